@@ -82,11 +82,12 @@ class Differentiable:
             if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
                 tensors = tuple(self._in_order(tensors))
                 break
+        behind = [] if self._way is not None else _nodes_of(tensors)
         result = self._called(tensors)
         if self.writes is None:
             self.writes = call.written(tensors, self._uncounted)
             self.copied = self.read.intersection(self.writes)
-        node = self._node(result)
+        node = self._node(result, behind)
         if node is None:
             self._no_history = not _requires_grad(result)
             return result
@@ -142,13 +143,14 @@ class Differentiable:
                 given[index] = _view(given[index])
         return given
 
-    def _node(self, result: Any) -> Any:
-        """AOTAutograd's node behind the results, found by the way that led to it the first time."""
+    def _node(self, result: Any, behind: list[Any]) -> Any:
+        """AOTAutograd's node behind the results, found by the way that led to it the first time;
+        `behind`: the nodes of the inputs, which may be another program's."""
         if self._way is not None:
             node = _follow(result, self._way)
             if node is not None:
                 return node
-        self._way = _way(result)
+        self._way = _way(result, behind)
         node = None if self._way is None else _follow(result, self._way)
         if node is not None:
             self._patch(node._forward_cls)
@@ -297,11 +299,17 @@ def _changed(tensor: Any, version: int) -> bool:
     return tensor is None or _version(tensor) != version
 
 
-def _way(result: Any) -> tuple[int, ...] | None:
-    """Which output, then how many steps back, the first node of AOTAutograd is."""
+def _nodes_of(tensors: Sequence[Any]) -> list[Any]:
+    found = (getattr(tensor, "grad_fn", None) for tensor in tensors)
+    return [node for node in found if node is not None]
+
+
+def _way(result: Any, behind: list[Any]) -> tuple[int, ...] | None:
+    """Which output, then how many steps back, the first node of AOTAutograd is before those
+    `behind`."""
     for index, out in enumerate(_outputs(result)):
         node, steps = getattr(out, "grad_fn", None), 0
-        while node is not None and steps < 4:
+        while node is not None and steps < 4 and not any(node is each for each in behind):
             if _is_compiled(node):
                 return (index, steps)
             node = node.next_functions[0][0] if node.next_functions else None

@@ -276,7 +276,7 @@ def taken_over(
     for buffer in sorted(ready - outputs, key=lambda b: b.name):
         ending.setdefault(last[buffer], []).append(buffer)
     chosen: dict[Buffer, Buffer] = {}
-    gone = set[Buffer]()
+    seen, gone = _also_known(unit), set[Buffer]()
     for before, place in pairwise((-1, *places)):
         free = [b for k in range(before, place) for b in ending.get(k, ())]
         item = unit.items[place]
@@ -284,12 +284,25 @@ def taken_over(
         for buffer in sorted(made, key=lambda b: b.name):
             known = [b for b in free if _kind(unit, b) == _kind(unit, buffer)]
             read = (b for b in ending.get(place, ()) if _kind(unit, b) == _kind(unit, buffer))
+            read = (b for b in read if seen.get(b, set()).isdisjoint(touched(item)))
             known += (b for b in read if overwritable(item, b, buffer, in_turn))
             found = next((b for b in reversed(known) if b not in gone), None)
             if found is not None:
                 chosen[buffer] = found
                 gone.add(found)
     return chosen
+
+
+def _also_known(unit: Unit) -> dict[Buffer, set[Buffer]]:
+    """For what extern calls read whose results may be the same memory: those results."""
+    found: dict[Buffer, set[Buffer]] = {}
+    for item in reversed(unit.items):
+        if isinstance(item, ExternCall) and item.aliases:
+            results = set(item.writes())
+            results.update(*(found.get(b, ()) for b in item.writes()))
+            for buffer in item.reads():
+                found.setdefault(buffer, set()).update(results)
+    return found
 
 
 def _inputs_taken_over(
@@ -301,10 +314,12 @@ def _inputs_taken_over(
         return {}
     given = {ref.buffer for ref in unit.inputs if isinstance(ref, Ref)} - unit.outputs_buffers()
     chosen: dict[Buffer, Buffer] = {}
+    seen = _also_known(unit)
     for place, item in enumerate(unit.items):
         if not isinstance(item, Group):
             continue
         ending = {b for b in given if last.get(b) == place} & touched(item)
+        ending -= {b for b in ending if not seen.get(b, set()).isdisjoint(touched(item))}
         for buffer in sorted(written(item) & tensors, key=lambda b: b.name):
             fit = (b for b in ending if _kind(unit, b) == _kind(unit, buffer))
             fit = (b for b in fit if hint(bytes_of(b)) >= LARGE)

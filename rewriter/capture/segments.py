@@ -171,8 +171,9 @@ class SegmentBuilder:
 
     def note_strides(self, value: Value) -> None:
         """Have the value lie in memory as it does now, or what it is a view of."""
-        made = value.base or value.beside or value
-        made = made.base or made
+        made = value
+        while (below := made.base or made.beside) is not None:
+            made = below
         if made.fresh and made.home == self.index and isinstance(made.meta, Meta):
             made.node.meta[NOTED] = made.meta.stride, made.meta.dtype
 

@@ -99,10 +99,11 @@ logsigmoid = torch.nn.functional.logsigmoid
         lambda x: torch.nn.functional.max_pool1d(x.mT, 2),
         lambda x: torch.nn.functional.one_hot(x[0].mT.long().abs() % 5, 5),
         lambda x: torch.copysign(x[0].mT, x.sum()),
+        lambda x: torch.copysign(x[0].mT, x.sum()).detach().mT,
         lambda x: (torch.copysign(x[0].mT * 2, x.sum()).exp(), x.mT, x.mT[None]),
         lambda x: (lambda y: (y, y[None], y.as_strided((3,), (1,))))(logsigmoid(x.mT)),
     ],
-    ids=["max_pool1d", "one_hot", "copysign", "several", "logsigmoid"],
+    ids=["max_pool1d", "one_hot", "copysign", "detached", "several", "logsigmoid"],
 )
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("dynamic", [None, True])

@@ -65,7 +65,7 @@ class Rounded(TorchDispatchMode):
 
     def _computed(self, result, given):
         """Its elements that are no operand's, but for the sign."""
-        sizes = [wide(t).abs().flatten() for t in given]
+        sizes = [wide(t).abs().flatten().to(result.device) for t in given]
         return ~torch.isin(wide(result).abs(), torch.cat(sizes)) if sizes else _NONE
 
     def _shifted(self, result, term):

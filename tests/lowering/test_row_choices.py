@@ -244,3 +244,17 @@ def test_memory_that_a_later_store_of_the_loop_reads_is_not_taken_over(dynamic):
             made.append(call(x))
         torch.testing.assert_close(*made)
         assert torch.equal(*inputs)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_memory_whose_bits_a_later_loop_reads_is_not_taken_over(dynamic):
+    def function(x):
+        y = x // -0.75
+        bits = y.view(torch.int16)
+        return bits == y, bits.argmin(), F.silu(y)
+
+    compiled = dynfix.compile(function, dynamic=dynamic)
+    for rows in (5, 5, 5, 7, 7):
+        x = torch.randn(rows, 3).bfloat16()
+        for found, expected in zip(compiled(x), function(x), strict=True):
+            torch.testing.assert_close(found, expected)

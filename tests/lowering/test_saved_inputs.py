@@ -277,6 +277,23 @@ def test_a_result_that_eager_keeps_is_not_written_before_the_backward():
         z.sum().backward()
 
 
+def test_a_program_that_gives_but_views_leaves_another_its_backward():
+    """Of which the history of its results comes first."""
+
+    def fn(x):
+        y = x[:, [0, 0]]
+        z = F.softmin(y, 1)
+        torch.combinations(y.flatten()[:4])  # the graph breaks
+        z.mT.add_(3)
+        return y.tensor_split(2)[1]
+
+    call = dynfix.compile(fn)
+    for _ in range(5):
+        x = torch.randn(6, 1, 3, 5, requires_grad=True)
+        grads = [torch.autograd.grad(each(x).square().sum(), x)[0] for each in (call, fn)]
+        assert torch.equal(*grads)
+
+
 def test_logits_that_are_returned_are_kept_without_their_logarithms():
     x, labels = torch.randn(20, 500, requires_grad=True), torch.randint(500, (40,))
 
