@@ -29,6 +29,11 @@ def asks_for_strides(node: Node) -> bool:
     return name_of(node) in ASKING
 
 
+def reads_by_strides(node: Node) -> bool:
+    """Whether elements are found by their places in memory."""
+    return name_of(node).startswith("as_strided")
+
+
 def name_of(node: Node) -> str:
     return getattr(node.target, "__name__", str(node.target))
 

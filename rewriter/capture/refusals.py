@@ -2,6 +2,7 @@
 gradients, give, or there is no such gradient, which is an error only where it is asked for. At the
 next recording they run between two graphs."""
 
+import operator
 from typing import Any
 
 import torch
@@ -59,6 +60,8 @@ class _Probe(Interpreter):
 
     def _is_refused(self, node: Node) -> bool:
         leaves: list[torch.Tensor] = []
+        if node.target is operator.getitem and isinstance(self.env[node.args[0]], tuple | list):  # type: ignore[index]
+            return False  # one of what an operator gave: others would be copied for each
 
         def alone(tensor: torch.Tensor) -> torch.Tensor:
             if not tensor.requires_grad:

@@ -19,6 +19,7 @@ from ...lowering.graphs.result_strides import (
     is_dense,
     name_of,
     overlaps,
+    reads_by_strides,
 )
 from ...runtime.replay.steps import CALL_INPUT, HOST, Feed
 from .opsets import overlaps_itself
@@ -72,6 +73,8 @@ class SegmentBuilder:
         self.graph = Graph()
         self.outputs: list[Value] = []
         self.copied: set[Value] = set()  # outputs that a later segment writes
+        self._copies: dict[Value, torch.fx.Node] = {}
+        self._detached: set[Value] = set()  # of these, whose copies are detached
         self.written: set[Value] = set()
         self.made: dict[Any, Value] = {}  # what nodes gave
         self.historied: set[Value] = set()  # written while gradients are recorded
@@ -160,8 +163,21 @@ class SegmentBuilder:
         )
 
     def _given(self, value: Value) -> torch.fx.Node:
-        if value not in self.copied:
-            return value.node  # type: ignore[no-any-return]
+        if value in self.copied:
+            return self._copy(value)
+        whole = value.beside
+        if whole in self.copied and value.node.target == "detach":
+            self._detached.add(whole)
+            return self.graph.call_method("detach", (self._copy(whole),))
+        return value.node  # type: ignore[no-any-return]
+
+    def _copy(self, value: Value) -> torch.fx.Node:
+        """What later segments write; one for all that ask."""
+        if value not in self._copies:
+            self._copies[value] = self._copied(value)
+        return self._copies[value]
+
+    def _copied(self, value: Value) -> torch.fx.Node:
         meta = value.meta
         if isinstance(meta, Meta) and not (
             overlaps(meta.size, meta.stride) or is_dense(meta.size, meta.stride)
@@ -185,11 +201,11 @@ class SegmentBuilder:
                 self.export(whole)  # a write of the view is one of what it is a view of
         for value in self.outputs:
             self.note_strides(value)
-        if self.written:  # through a view, or a copy
-            for node in self.graph.nodes:
-                operand = node.args[0] if node.args and asks_for_strides(node) else None
-                if operand in self.made:
-                    self.note_strides(self.made[operand])
+        for node in self.graph.nodes:
+            asks = self.written and asks_for_strides(node)  # through a view, or a copy
+            operand = node.args[0] if node.args and (asks or reads_by_strides(node)) else None
+            if operand in self.made:
+                self.note_strides(self.made[operand])
         self.graph.output(tuple(map(self._given, self.outputs)))
         module = graph_module({}, self.graph)
         writes = tuple(i for i, (value, _) in enumerate(self._imports) if value in self.written)
@@ -235,6 +251,11 @@ class SegmentBuilder:
             v: place for place, v in enumerate(self.outputs) if v not in self.copied
         }
         found = [
+            Made(place, False, None)
+            for place, value in enumerate(self.outputs)
+            if value in self._detached and not value.meta.requires_grad
+        ]
+        found += [
             Made(place, value.is_view, places.get(value.base))
             for place, value in enumerate(self.outputs)
             if value in places

@@ -254,3 +254,25 @@ def test_a_written_branch_to_a_leaf_of_the_call_beside_one_to_an_input():
             assert torch.equal(torch.autograd.grad(found, y)[0], torch.full((7, 3), 3.0))
             with pytest.raises(RuntimeError, match="modified by an inplace"):
                 each(x, y).backward()
+
+
+def written_with_a_gradient(x):
+    y = x * 3
+    w = nn.Parameter(torch.full((3,), 2.0))
+    dynfix.graph_break()
+    y -= w
+    return y, y * 2
+
+
+def written_after_all(x):
+    y = nn.Parameter(x.detach().clone()) * 2
+    dynfix.graph_break()
+    y.cumsum_(0)
+    return y, y.requires_grad
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("program", [written_with_a_gradient, written_after_all])
+@pytest.mark.parametrize("steps", [PLAIN, LEARNT], ids=["plain", "learnt"])
+def test_what_a_made_parameter_changes_behind_a_break(program, steps, backend):
+    same(lambda: program, *steps, backend=backend, tolerance=CLOSE)

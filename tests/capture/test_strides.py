@@ -100,10 +100,11 @@ logsigmoid = torch.nn.functional.logsigmoid
         lambda x: torch.nn.functional.one_hot(x[0].mT.long().abs() % 5, 5),
         lambda x: torch.copysign(x[0].mT, x.sum()),
         lambda x: torch.copysign(x[0].mT, x.sum()).detach().mT,
+        lambda x: torch.copysign(x[0].mT, x.sum()).as_strided((4,), (1,)) + 1,
         lambda x: (torch.copysign(x[0].mT * 2, x.sum()).exp(), x.mT, x.mT[None]),
         lambda x: (lambda y: (y, y[None], y.as_strided((3,), (1,))))(logsigmoid(x.mT)),
     ],
-    ids=["max_pool1d", "one_hot", "copysign", "detached", "several", "logsigmoid"],
+    ids=["max_pool1d", "one_hot", "copysign", "detached", "strided", "several", "logsigmoid"],
 )
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("dynamic", [None, True])

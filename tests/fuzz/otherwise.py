@@ -45,6 +45,8 @@ class Rounded(TorchDispatchMode):
         packet = function.__name__.partition(".")[0]
         if packet == "gelu":  # `x / 2 + erf(...) * x / 2`
             return self._shifted(made, args[0])
+        if packet == "gelu_backward":  # `1 / 2 + erf(...) / 2`, of which little may be left
+            return self._shifted(made, args[0])
         if packet in ("sum", "mean") and _is_float(args[0]) and made.numel():
             number = args[0].numel() / made.numel()
             size = most(args[0]) * number ** (0.5 if packet == "sum" else -0.5)
@@ -52,7 +54,12 @@ class Rounded(TorchDispatchMode):
                 size = max(size, most(made) * number**0.5 / 16)
             size = min(size, torch.finfo(made.dtype).max)
             return self._shifted(made, made.new_tensor(size))
-        return (self._shifted(made[0], made[1] * made[2]), *made[1:]) if packet in _NORMS else made
+        if packet not in _NORMS:
+            return made
+        mean = made[1] * made[2]
+        if mean.dtype.itemsize > 4 and mean.numel():  # of equal numbers, each rounds the same way
+            mean = mean * max(args[0].numel() / mean.numel() / 16, 1)
+        return (self._shifted(made[0], mean), *made[1:])
 
     def _move_what_is_new(self, written, held, given):
         """Not where it lies over itself."""
