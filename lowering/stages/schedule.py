@@ -31,6 +31,7 @@ from ..sizes import Axis, Index
 from ..unit import ExternCall, Item, Unit
 from .across import clearly_across, goes_along, goes_both_ways, turned_inside
 from .axes import LEAST_ROWS, align, axes_of, gains_divisions
+from .held_memory import HeldMemory
 from .passes import is_beside, share_passes
 from .short_axes import without_short_axes
 
@@ -62,6 +63,7 @@ class _Open:
     nests: list[Nest]
     extern: ExternCall | None = None
     across: bool = False
+    number: int = 0  # of its first item among those of the unit
 
     @property
     def space(self) -> tuple[Size, ...]:
@@ -88,10 +90,13 @@ class _Scheduler:
         self.touching: dict[Buffer, list[int]] = {}
         self.given = unit.given_buffers()
         self.last_raising = -1  # the last place that may raise: inputs are written after it
+        self.held = None if one_way else HeldMemory(unit)
 
     def run(self, fuse: bool) -> Unit:
-        for item in self.unit.items:
-            self._place(_Open([item]) if isinstance(item, Nest) else _Open([], item), fuse)  # type: ignore[arg-type]
+        for number, item in enumerate(self.unit.items):
+            one = _Open([item]) if isinstance(item, Nest) else _Open([], item)  # type: ignore[arg-type]
+            one.number = number
+            self._place(one, fuse)
         if fuse:
             self._merge_groups()
         items = tuple(self._close(place, number) for number, place in enumerate(self.places, 1))
@@ -150,6 +155,11 @@ class _Scheduler:
             return False
         if self.one_way and (_turns(joined, across) or (across and not _runs_in_vectors(joined))):
             return False
+        if self.held is not None:
+            read, made = newcomer.reads(), newcomer.written()
+            if not self.held.may_come(place.number, newcomer.number, read, made):
+                return False
+            self.held.come(place.number, made)
         place.nests, place.across = joined, across
         return True
 
