@@ -166,7 +166,7 @@ class SegmentBuilder:
         if value in self.copied:
             return self._copy(value)
         whole = value.beside
-        if whole in self.copied and value.node.target == "detach":
+        if whole in self.copied and _detaches(value.node, whole.node):
             self._detached.add(whole)
             return self.graph.call_method("detach", (self._copy(whole),))
         return value.node  # type: ignore[no-any-return]
@@ -262,6 +262,10 @@ class SegmentBuilder:
             if value.is_writable and isinstance(value.meta, Meta) and not value.meta.requires_grad
         ]
         return tuple(sorted(found, key=lambda one: one.is_view))
+
+
+def _detaches(node: torch.fx.Node, source: torch.fx.Node) -> bool:
+    return node.target == "detach" and node.args[0] is source
 
 
 def _is_stretched(value: Value) -> bool:
