@@ -82,7 +82,7 @@ class Differentiable:
             if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
                 tensors = tuple(self._in_order(tensors))
                 break
-        behind = [] if self._way is not None else _nodes_of(tensors)
+        behind = [] if self._way is not None else self._behind(tensors)
         result = self._called(tensors)
         if self.writes is None:
             self.writes = call.written(tensors, self._uncounted)
@@ -142,6 +142,11 @@ class Differentiable:
             if given[index].is_leaf:
                 given[index] = _view(given[index])
         return given
+
+    def _behind(self, tensors: Sequence[Any]) -> list[Any]:
+        """The nodes of the inputs; of others than those with gradients asking may be an error."""
+        nodes = (tensors[index].grad_fn for index in self._with_gradients)
+        return [node for node in nodes if node is not None]
 
     def _node(self, result: Any, behind: list[Any]) -> Any:
         """AOTAutograd's node behind the results, found by the way that led to it the first time;
@@ -297,11 +302,6 @@ def _version(tensor: Any) -> int:
 
 def _changed(tensor: Any, version: int) -> bool:
     return tensor is None or _version(tensor) != version
-
-
-def _nodes_of(tensors: Sequence[Any]) -> list[Any]:
-    found = (getattr(tensor, "grad_fn", None) for tensor in tensors)
-    return [node for node in found if node is not None]
 
 
 def _way(result: Any, behind: list[Any]) -> tuple[int, ...] | None:
