@@ -45,10 +45,12 @@ class Given:
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
-    """An input's number: sympy's expression for it, and how to read it."""
+    """An input's number: sympy's expression for it, and how to read it. is_sure: not the stride of
+    what may be an axis of one element, which is any number in a gradient that autograd hands in."""
 
     value: torch.SymInt
     text: str
+    is_sure: bool = True
 
     @property
     def expr(self) -> sympy.Expr:
@@ -64,11 +66,9 @@ class Symbols:
         self._known: dict[sympy.Expr, Size] = {}
         self._made = 0
         sources = list(_sources(inputs))
-        for source in sources:
-            if source.expr.is_Symbol and source.expr not in self._known:
-                self._define(source, source.expr, source.value.node.hint, source.text)
-        while any(self._solve(source) for source in sources):
-            pass
+        self._find([source for source in sources if source.is_sure])
+        self.sure = frozenset(self._known)  # what no stride of an axis of one element says
+        self._find(sources)
         for source in sources:
             if source.expr in self._known or self._expressible(source.expr):
                 continue
@@ -76,6 +76,13 @@ class Symbols:
                 self._known[source.expr] = 1
             else:
                 self._define(source, source.expr, source.value.node.hint, source.text)
+
+    def _find(self, sources: list[_Source]) -> None:
+        for source in sources:
+            if source.expr.is_Symbol and source.expr not in self._known:
+                self._define(source, source.expr, source.value.node.hint, source.text)
+        while any(self._solve(source) for source in sources):
+            pass
 
     def size(self, value: Any) -> Size:
         """The number as a size; raises Unsupported for one that no call can compute from its
@@ -192,19 +199,25 @@ def _sources(inputs: Iterable[tuple[str, Any]]) -> Iterator[_Source]:
     """Numbers first, which cost nothing to read, then sizes, then strides."""
     tensors = [(name, value) for name, value in inputs if isinstance(value, torch.Tensor)]
     numbers = [(name, value) for name, value in inputs if isinstance(value, torch.SymInt)]
-    found: list[tuple[Any, str]] = [(value, name) for name, value in numbers]
+    found: list[tuple[Any, ...]] = [(value, name) for name, value in numbers]
     found += [
         (n, f"{name}.size({d})") for name, value in tensors for d, n in enumerate(value.shape)
     ]
     strided = [(name, value) for name, value in tensors if value.layout == torch.strided]
     found += [
-        (n, f"{name}.stride({d})") for name, value in strided for d, n in enumerate(value.stride())
+        (n, f"{name}.stride({d})", _least(value.shape[d]) > 1 and min(map(_least, value.shape)) > 0)
+        for name, value in strided
+        for d, n in enumerate(value.stride())
     ]
     return (
-        _Source(n, text)
-        for n, text in found
+        _Source(n, *how)
+        for n, *how in found
         if isinstance(n, torch.SymInt) and n.node.hint is not None
     )
+
+
+def _least(size: int | torch.SymInt) -> int:
+    return size if isinstance(size, int) else _range(size.node.expr, size.node.shape_env)[0]
 
 
 def _is_one(expr: sympy.Expr, env: Any) -> bool:

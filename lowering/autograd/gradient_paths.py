@@ -14,6 +14,7 @@ from ..graphs.needed_nodes import needed
 from .differentiation import differentiates
 from .saved_inputs import keep_compared, keep_complex, keep_results, with_copies
 from .saved_results import with_results
+from .saved_sizes import with_sizes
 from .saved_statistics import unrounded
 
 
@@ -43,6 +44,7 @@ class GradientPaths:
         parts = partition(joint, inputs, **settings)
         with_copies(parts[0], settings["num_fwd_outputs"], small)
         with_results(*parts, settings["num_fwd_outputs"])
+        with_sizes(*parts)
         return parts
 
     def idle(self, example_inputs: list[Any]) -> frozenset[int]:

@@ -15,7 +15,7 @@ from torch._prims_common import (
     suggest_memory_format,
 )
 
-from . import adaptive_max, host_draws, image_gradients, losses
+from . import adaptive_max, image_gradients, library_draws, losses
 from .foreach import foreach_decompositions
 from .pool_offsets import POOLING
 from .random_numbers import random_decompositions
@@ -475,7 +475,7 @@ def decompositions(
     chosen[log_sigmoid] = _contiguous_on_host(chosen[log_sigmoid])
     dropout = aten.native_dropout.default
     if "cpu" not in drawing:
-        chosen[dropout] = host_draws.dropout(chosen.get(dropout))
+        chosen[dropout] = library_draws.dropout(chosen.get(dropout))
     chosen[aten.native_dropout_backward.default] = dropout_backward
     chosen[aten.bmm.default] = _thin_product
     chosen[aten.convolution.default] = biased_convolution

@@ -45,3 +45,27 @@ def test_where_a_slice_begins_is_one_whole_number(start):
     for _ in range(3):
         with pytest.raises(RuntimeError, match="integral"):
             compiled(torch.ones(3, 3), start)
+
+
+HALVES = {
+    "first": lambda x: x.chunk(2, 1)[0],
+    "second": lambda x: x.chunk(2, 1)[1],
+    "both": lambda x: x.chunk(2, 1),
+    "rows": lambda x: x[: x.shape[1] // 4],
+    "turned": lambda x: x.t().chunk(2)[0],
+}
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+@pytest.mark.parametrize("half", HALVES.values(), ids=HALVES)
+def test_no_size_is_read_of_a_stride_of_one_element(half, rows):
+    """Autograd hands gradients in with any."""
+    call = dynfix.compile(lambda x: half(x), dynamic=True)
+    for size in (8, 5, 3, 3, 7, 4, 12, 16):
+        x = torch.randn(rows, size, requires_grad=True)
+        found, wanted = (out if isinstance(out, tuple) else (out,) for out in (call(x), half(x)))
+        for one, two in zip(found, wanted, strict=True):
+            assert torch.equal(one, two)
+            for grad in (torch.randn(two.shape), torch.randn(two.shape[::-1]).t()):
+                gradients = (torch.autograd.grad(r, x, grad, retain_graph=True) for r in (one, two))
+                assert torch.equal(*(g for (g,) in gradients))

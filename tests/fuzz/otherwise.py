@@ -47,7 +47,7 @@ class Rounded(TorchDispatchMode):
             return self._shifted(made, args[0])
         if packet == "gelu_backward":  # `1 / 2 + erf(...) / 2`, of which little may be left
             return self._shifted(made, args[0])
-        if packet in ("sum", "mean") and _is_float(args[0]) and made.numel():
+        if packet in ("sum", "mean") and _is_float(args[0]) and made.numel() * args[0].numel():
             number = args[0].numel() / made.numel()
             size = most(args[0]) * number ** (0.5 if packet == "sum" else -0.5)
             if made.dtype.itemsize > 4:  # float64 may be added up one after the other

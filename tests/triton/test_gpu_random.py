@@ -77,6 +77,30 @@ def test_eagers_own_numbers_on_demand():
             assert torch.equal(one, two)
 
 
+DRAWN_IN_PLACE = {
+    "turned": lambda x: x.t().contiguous().t().bernoulli_(0.5),
+    "an input": lambda x: x.t().bernoulli_(0.5),
+    "dropout": lambda x: F.dropout(x.t() * 2, 0.5, True, inplace=True),
+    "a mask": lambda x: x.t() * torch.empty_like(x.t(), dtype=torch.bool).bernoulli_(0.5),
+    "every other": lambda x: x.t()[:, ::2].bernoulli_(0.5),
+    "channels last": lambda x: (
+        x.view(2, 11, 3, 5).to(memory_format=torch.channels_last).bernoulli_(0.5)
+    ),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWN_IN_PLACE.values(), ids=DRAWN_IN_PLACE)
+def test_numbers_drawn_in_place_follow_memory(draw):
+    call = dynfix.compile(lambda x: draw(x) + 1, options={"fallback_random": True})
+    for seed in range(3):
+        given = torch.randn(33, 10, device="cuda")
+        one, two = given.clone(), given.clone()
+        torch.manual_seed(seed)
+        found = call(one)
+        torch.manual_seed(seed)
+        assert torch.equal(found, draw(two) + 1) and torch.equal(one, two)
+
+
 def test_an_optimizers_step_over_many_parameters():
     def step(params, grads):
         torch._foreach_mul_(params, 0.9)

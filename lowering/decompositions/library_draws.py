@@ -1,5 +1,5 @@
-"""Draws of the library on the CPU, in place of those that decide where each number goes by how a
-tensor lies in memory."""
+"""Draws of the library in place of those that decide where each number goes by how a tensor lies in
+memory."""
 
 from collections.abc import Callable
 from functools import cache
@@ -13,8 +13,8 @@ aten = torch.ops.aten
 
 @cache
 def _follow_memory() -> bool:
-    """Whether the library draws in the order of memory: its way for Intel's processors goes along
-    the axes."""
+    """Whether the library draws in the order of memory on the CPU: its way for Intel's processors
+    goes along the axes."""
     # a graph is traced, with the operator below
     with _disable_current_modes(), torch._C._DisablePythonDispatcher():
         made = torch.empty(5, 7, device="cpu")
@@ -29,7 +29,8 @@ def _drawn(like: torch.Tensor, p: float) -> Any:
     the axes."""
     steps = [_known(step) for step in like.stride()]
     order = sorted(range(like.dim()), key=lambda axis: -steps[axis])
-    if order == [*range(like.dim())] or not _follow_memory():
+    along = like.device.type == "cpu" and not _follow_memory()
+    if order == [*range(like.dim())] or along:
         return aten.bernoulli.p(like, p)
     back = [order.index(axis) for axis in range(like.dim())]
     return aten.bernoulli.p(like.permute(order), p).permute(back)
@@ -61,4 +62,5 @@ def _bernoulli_(x: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> to
 
 
 _IN_PLACE: Any = aten.bernoulli_.float
-_IN_PLACE.py_impl(torch._C.DispatchKey.AutogradCPU)(_bernoulli_)
+for _key in (torch._C.DispatchKey.AutogradCPU, torch._C.DispatchKey.AutogradCUDA):
+    _IN_PLACE.py_impl(_key)(_bernoulli_)
