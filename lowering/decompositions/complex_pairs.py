@@ -45,13 +45,15 @@ class _Builder:
         return self(aten.select.int, pairs, -1, 0), self(aten.select.int, pairs, -1, 1)
 
     def side_by_side(self, parts: _Parts, like: torch.Tensor) -> Node:
-        """The parts as the pairs of `like` lie in memory."""
+        """The parts as the pairs of `like` lie in memory: views of them are placed by offsets."""
         places = like.new_empty(2, dtype=torch.int64), aten.arange.start_step, (0, 2, 1)
         first = self(aten.eq.Scalar, self._noted(*places, {"device": like.device}), 0)
         both = (self(aten.unsqueeze.default, part, -1) for part in parts)
         node = self(aten.where.self, first, *both)
         strides = (*(2 * step for step in like.stride()), 1)
-        node.meta["val"] = node.meta["val"].new_empty_strided((*like.shape, 2), strides)
+        shape, moved = (*like.shape, 2), 2 * like.storage_offset()
+        made = node.meta["val"].new_empty_strided(shape, strides)
+        node.meta["val"] = made.as_strided(shape, strides, moved)
         return node
 
     def multiply(self, a: Any, b: Any) -> Any:

@@ -113,3 +113,19 @@ def test_a_part_of_a_result_stays_a_view_of_it(view):
         part.mul_(2)
         expected[0].mul_(2)
         torch.testing.assert_close((part, whole), expected)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_views_of_pairs_that_lie_inside_memory(dynamic):
+    def fn(x, y):
+        later = x[1:]
+        product, part = later * y, later.real
+        part.fill_(part.flatten()[0])
+        return product
+
+    call = dynfix.compile(fn, fullgraph=True, dynamic=dynamic)
+    for width in (5, 7, 7, 3):
+        one, y = torch.randn(4, width, dtype=torch.complex64), torch.randn(width) + 1j
+        two = one.clone()
+        torch.testing.assert_close(call(one, y), fn(two, y))
+        torch.testing.assert_close(one, two)
