@@ -165,7 +165,7 @@ SHORT_ROWS = {
 
 @pytest.mark.parametrize(
     ("columns", "name"),
-    grid(lambda columns, name: columns in (10, 16), [10, 16, 21, 33], SHORT_ROWS),
+    grid(lambda columns, name: columns == 10, [10, 16, 21, 33], SHORT_ROWS),
 )
 def test_short_rows_are_turned(name, columns, sources):
     """Vectors take one element of each row."""
@@ -233,7 +233,7 @@ def test_gradients_of_short_rows():
 @pytest.mark.parametrize(
     ("columns", "dtype"),
     grid(
-        lambda *cell: cell in ((5, torch.bfloat16), (7, torch.float64), (17, torch.float32)),
+        lambda *cell: cell in ((5, torch.bfloat16), (7, torch.float64)),
         [5, 7, 15, 17],
         [torch.float32, torch.float64, torch.bfloat16],
     ),

@@ -168,7 +168,10 @@ WIDE = [(5, 1, 1, 2), (7, 2, 3), (9, 1, 4), ((4, 31), (2, 1), (2, 15)), (8, 2, 3
 @pytest.mark.parametrize(
     ("shape", "given", "dtype", "memory"),
     grid(
-        lambda *cell: (cell[2].itemsize < 4) == (cell[3] == torch.channels_last),
+        lambda *cell: (
+            (cell[2].itemsize < 4) == (cell[3] == torch.channels_last)
+            and (cell[0][0] == 2 or cell[2] in (torch.float32, torch.bfloat16))
+        ),
         [(2, 5, 9, 8), (1, 33, 5, 7), (0, 3, 6, 6), (1, 2, 5, 5)],
         MAXIMA,
         [torch.float32, torch.float64, torch.bfloat16, torch.float16],
@@ -292,7 +295,9 @@ def test_means_of_wide_windows_are_made_axis_by_axis(more, memory, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "width", "dtype"),
     grid(
-        lambda given, width, dtype: dtype == torch.float32 or width in (30, 65),
+        lambda given, width, dtype: (
+            (dtype == torch.float32 and given == (3, 2, 1)) or width in (30, 65)
+        ),
         [(3, 2, 1), (3, 1, 1), (2, 2)],
         [19, 30, 56, 65, 67, 220],
         [torch.float32, torch.bfloat16, torch.float16],

@@ -274,7 +274,7 @@ TABLES = {
 @pytest.mark.parametrize(
     ("name", "channels", "dtype"),
     grid(
-        lambda *cell: cell[1:] in ((2, torch.float32), (3, torch.bfloat16), (16, torch.float16)),
+        lambda *cell: cell[1:] in ((2, torch.float32), (3, torch.bfloat16)),
         TABLES,
         [2, 3, 5, 16],
         [torch.float32, torch.bfloat16, torch.float16],
@@ -337,8 +337,14 @@ def test_tables_are_read():
             torch.testing.assert_close(call(x), interpolate(x, scale_factor=1.3).relu())
 
 
-@pytest.mark.parametrize("channels", [7, 8, 9, 12, 24])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("channels", "dtype"),
+    grid(
+        lambda channels, dtype: dtype == torch.bfloat16 or channels in (8, 9),
+        [7, 8, 9, 12, 24],
+        [torch.float32, torch.bfloat16, torch.float16],
+    ),
+)
 def test_pixels_of_few_channels(channels, dtype):
     """Whose places are read from a table, rows of pixels that are left out, and NaN under them."""
     pad = torch.nn.functional.pad

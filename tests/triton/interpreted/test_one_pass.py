@@ -65,7 +65,11 @@ def special(rows, length):
     return x
 
 
-@pytest.mark.parametrize(("rows", "length"), [(40, 500), (16, 4111)], ids=["loops", "parts"])
+@pytest.mark.parametrize(
+    ("rows", "length"),
+    [(40, 500), (16, 2087), pytest.param(16, 4111, marks=pytest.mark.slow)],
+    ids=["loops", "long loops", "parts"],
+)
 def test_maximum_and_exponentials_in_one_pass(rows, length, short, texts):
     torch.manual_seed(0)
     check(log_softmax, special(rows, length), rtol=1e-6, atol=1e-4)
@@ -96,8 +100,8 @@ def test_exponentials_of_neighbours(length, dtype, short, texts, monkeypatch):
     "length",
     [
         pytest.param(64 * 11, marks=pytest.mark.slow),
-        64 * 11 + 9,
-        pytest.param(64 * 8 + 1, marks=pytest.mark.slow),
+        pytest.param(64 * 11 + 9, marks=pytest.mark.slow),
+        64 * 8 + 1,
     ],
 )
 def test_the_last_turn_of_a_long_loop(length, short, texts):
