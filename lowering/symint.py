@@ -69,13 +69,6 @@ class Symbols:
         self._find([source for source in sources if source.is_sure])
         self.sure = frozenset(self._known)  # what no stride of an axis of one element says
         self._find(sources)
-        for source in sources:
-            if source.expr in self._known or self._expressible(source.expr):
-                continue
-            if _is_one(source.expr, source.value.node.shape_env):
-                self._known[source.expr] = 1
-            else:
-                self._define(source, source.expr, source.value.node.hint, source.text)
 
     def _find(self, sources: list[_Source]) -> None:
         for source in sources:
@@ -83,6 +76,13 @@ class Symbols:
                 self._define(source, source.expr, source.value.node.hint, source.text)
         while any(self._solve(source) for source in sources):
             pass
+        for source in sources:
+            if source.expr in self._known or self._expressible(source.expr):
+                continue
+            if _is_one(source.expr, source.value.node.shape_env):
+                self._known[source.expr] = 1
+            else:
+                self._define(source, source.expr, source.value.node.hint, source.text)
 
     def size(self, value: Any) -> Size:
         """The number as a size; raises Unsupported for one that no call can compute from its

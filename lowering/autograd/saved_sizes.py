@@ -23,10 +23,15 @@ def with_sizes(forward: GraphModule, backward: GraphModule) -> None:
     if not known:
         return
     needed = {s for node in backward.graph.nodes for s in _symbols(node.meta.get("val"))}
-    missing = needed - Symbols(values).sure
-    sources = {s: node for s, node in _sizes(forward.graph) if s in missing} if missing else {}
-    for symbol in sorted(sources, key=str):
-        _save(sources[symbol], forward.graph, backward.graph)
+    sure = Symbols(values).sure
+    missing = needed - sure
+    sources = {
+        size: where
+        for size, where in _sizes(forward.graph)
+        if size not in sure and size.free_symbols & missing
+    }
+    for size in sorted(sources, key=str):
+        _save(sources[size], forward.graph, backward.graph)
     if sources:
         forward.recompile()
         backward.recompile()
@@ -47,12 +52,12 @@ def _save(size: tuple[Node, int], forward: Graph, backward: Graph) -> None:
         backward.placeholder(made.name).meta["val"] = value
 
 
-def _sizes(graph: Graph) -> Iterator[tuple[sympy.Symbol, tuple[Node, int]]]:
-    """Of the inputs, those that are one symbol."""
+def _sizes(graph: Graph) -> Iterator[tuple[sympy.Expr, tuple[Node, int]]]:
+    """Of the inputs: symbols, or what a call before made of them."""
     for node in graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
         for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
-            if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+            if isinstance(size, torch.SymInt):
                 yield size.node.expr, (node, axis)
 
 

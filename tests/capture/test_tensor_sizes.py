@@ -69,3 +69,28 @@ def test_no_size_is_read_of_a_stride_of_one_element(half, rows):
             for grad in (torch.randn(two.shape), torch.randn(two.shape[::-1]).t()):
                 gradients = (torch.autograd.grad(r, x, grad, retain_graph=True) for r in (one, two))
                 assert torch.equal(*(g for (g,) in gradients))
+
+
+BEFORE = {
+    "longer": lambda x: torch.nn.functional.pad(x, (1, 2)),
+    "half": lambda x: x[:, : (x.shape[1] + 1) // 2].clone(),
+}
+
+
+@pytest.mark.parametrize("before", BEFORE.values(), ids=BEFORE)
+@pytest.mark.parametrize("half", [HALVES["first"], lambda y: (y * 2).chunk(3, 1)[1]])
+def test_nor_is_one_behind_a_break(before, half):
+    """Where the sizes that a graph is given are computed themselves."""
+
+    def fn(x):
+        y = before(x)
+        dynfix.graph_break()
+        return half(y)
+
+    call = dynfix.compile(fn, dynamic=True)
+    for size in (8, 5, 7, 7, 9, 12, 30):
+        x = torch.randn(1, size, requires_grad=True)
+        found, wanted = call(x), fn(x)
+        grad = torch.randn(wanted.shape[::-1]).t()
+        gradients = (torch.autograd.grad(result, x, grad) for result in (found, wanted))
+        assert torch.equal(found, wanted) and torch.equal(*(g for (g,) in gradients))
