@@ -5,12 +5,9 @@ segment's own graph again, in eager, on the inputs of its call, and differentiat
 for which something was kept that has been written since. Every other backward is AOTAutograd's.
 """
 
-import contextlib
 import functools
-import importlib
 import operator
 import re
-import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,8 +17,8 @@ from ...runtime import report
 from ...runtime.errors import BuildError, LoweringError, UnexpectedResult
 from ...runtime.stored import entries
 from ...runtime.torch_headers import torch_parts
-from . import missing_gradients, turned_gradients, uncounted_writes
-from .call_modes import autocasts, cuda_state, generators
+from . import missing_gradients, second_runs, turned_gradients, uncounted_writes
+from .call_modes import autocasts, cuda_state
 from .eager_history import EagerHistory, absent, savers, targets_of, with_zeros
 from .native_nodes import with_node
 from .plain_calls import program_in
@@ -235,40 +232,40 @@ class Call:
             return not self.unfit()
         if _is_batched(_VMAP):
             return not self.unfit()
-        return self.released is not None and not (needed and self.unfit_for(given, cls))
+        return self.released is not None and self.fit_for(given, cls)
 
     def unfit(self) -> bool:
         """Whether an input that counts is no longer what it was."""
-        return any(_changed(self.tensors[k], self.versions[k]) for k in self.owner.read)
+        return bool(self._changed())
 
-    def unfit_for(self, given: Sequence[Any], cls: Any) -> bool:
-        """The same of those that the differentiated results are computed from: an optimizer may
-        have written the parameters of other results."""
-        if self.owner.writes or not self.unfit():
-            return self.unfit()
+    def fit_for(self, given: Sequence[Any], cls: Any) -> bool:
+        """Whether a second run has these gradients right: an optimizer may have written the
+        parameters of other results, and where eager saves nothing, values do not matter."""
+        changed = self._changed()
+        if not changed:
+            return True
+        leads = cls.dynfix_leads()
+        if leads and not savers(given, leads):
+            return True
+        made_of = None if self.owner.writes else self._made_of(given, cls)
+        return made_of is not None and not changed & made_of
+
+    def unread_for(self, given: Sequence[Any], cls: Any) -> frozenset[int]:
+        """The inputs that have been written since, and that a second run can do without."""
+        changed = self._changed()
+        if not changed or self.owner.writes or self.owner.random:
+            return _NONE
+        made_of = self._made_of(given, cls)
+        return _NONE if made_of is None else changed - made_of
+
+    def _changed(self) -> frozenset[int]:
+        tensors, versions = self.tensors, self.versions
+        return frozenset(k for k in self.owner.read if _changed(tensors[k], versions[k]))
+
+    def _made_of(self, given: Sequence[Any], cls: Any) -> frozenset[int] | None:
+        """The inputs that the differentiated results are computed from, if that is known."""
         pairs = list(zip(given, cls.dynfix_made_of(), strict=False))
-        changed = {k for k in self.owner.read if _changed(self.tensors[k], self.versions[k])}
-        return not pairs or any(grad is not None and changed & made for grad, made in pairs)
-
-    def again(self) -> tuple[list[Any], Any]:
-        """The inputs, each a leaf-like view of its own, and the results of the graph on them."""
-        with torch.enable_grad(), generators(self.rng, self.cuda), contextlib.ExitStack() as stack:
-            inputs = [
-                tensor.clone() if position in (self.owner.writes or ()) else _view(tensor)
-                for position, tensor in enumerate(self.tensors)
-            ]
-            for make in self.autocast:
-                stack.enter_context(make())
-            fed = [_view(tensor) for tensor in inputs] if self.owner.writes else inputs
-            if self.owner.drawing:
-                stack.enter_context(_random_numbers().Redrawn(self.owner.drawing))
-            results = self.owner.module(*fed)
-        return inputs, (fed, results)
-
-
-def _random_numbers() -> types.ModuleType:
-    """Operators of ours, which take long to register."""
-    return importlib.import_module("..decompositions.random_numbers", __package__)
+        return _NONE.union(*(made for grad, made in pairs if grad is not None)) if pairs else None
 
 
 def _requires_grad(results: Any) -> bool:
@@ -366,7 +363,7 @@ def _unusual(ctx: Any, call: Any, given: list[Any], missing: list[int], grads: A
         else:
             ctx.dynfix_call = None
     if again:
-        return _through_eager(ctx, call, given)
+        return second_runs.gradients(ctx, call, given)
     kept, absent_here = list(given), _NONE
     if missing:
         absent_here = _places(ctx._forward_cls, missing)
@@ -402,7 +399,7 @@ def _usual(
     was not given."""
     cls = ctx._forward_cls
     if call is not None and cls.dynfix_unbuilt:
-        return _through_eager(ctx, call, kept)
+        return second_runs.gradients(ctx, call, kept)
     if not cls.dynfix_built:  # AOTAutograd has it compiled now
         kept = list(kept)
     count, arguments = len(given), ((given,) if grads[0] is given else given)
@@ -417,19 +414,20 @@ def _usual(
             raise
         if call.owner.kept_under is not None:
             entries.forget(call.owner.kept_under)  # a later process has it compiled anew
-        return _through_eager(ctx, call, kept)
+        return second_runs.gradients(ctx, call, kept)
     except (LoweringError, BuildError, UnexpectedResult) as error:
         if call is None or len(kept) < count:
             raise
         cls.dynfix_unbuilt = True
         report.warn_once("backward", f"a backward runs in eager: {error}", str(error))
-        return _through_eager(ctx, call, kept)
+        return second_runs.gradients(ctx, call, kept)
     except RuntimeError as error:
         if call is None or len(given) < count or _WRITTEN not in str(error):
             raise
-        if call.unfit_for(kept, cls):
+        if not call.fit_for(kept, cls):
             raise
-        return _through_eager(ctx, call, kept, _place_of(str(error)))  # what was kept was written
+        written = _place_of(str(error))  # of what was kept
+        return second_runs.gradients(ctx, call, kept, written)
     if not cls.dynfix_built:
         cls.dynfix_built = True
     return found
@@ -452,45 +450,3 @@ def _place_of(message: str) -> int | None:
 def _seen(owner: Differentiable) -> None:
     if owner.when_seen is not None:
         owner.when_seen()
-
-
-def _through_eager(
-    ctx: Any, call: Call, grads: Sequence[Any], written: int | None = None
-) -> tuple[Any, ...]:
-    """The gradients by a second run in eager. `written`: the result that was written since; where
-    eager had kept it, too, autograd raises as it does there."""
-    inputs, (fed, results) = call.again()
-    targets = targets_of(ctx._forward_cls.metadata, fed, _outputs(results))
-    if written is not None and written < len(targets):
-        torch.autograd.graph.increment_version(targets[written])
-    pairs = [
-        (target, grad)
-        for target, grad in zip(targets, grads, strict=False)
-        if grad is not None and isinstance(target, torch.Tensor) and target.requires_grad
-    ]
-    wanted = [
-        i
-        for i, tensor in enumerate(inputs)
-        if i < len(ctx.needs_input_grad)
-        and ctx.needs_input_grad[i]
-        and isinstance(tensor, torch.Tensor)
-        and tensor.requires_grad
-    ]
-    found: dict[int, Any] = {}
-    if pairs and wanted:
-        outs, given = zip(*pairs, strict=True)
-        asked = [inputs[i] for i in wanted]
-        found = dict(
-            zip(
-                wanted,
-                torch.autograd.grad(
-                    outs,
-                    asked,
-                    given,
-                    create_graph=torch.is_grad_enabled(),
-                    allow_unused=True,
-                ),
-                strict=True,
-            )
-        )
-    return tuple(found.get(i) for i in range(len(ctx.needs_input_grad)))

@@ -112,6 +112,25 @@ def test_an_input_written_in_between_is_an_error_as_in_eager():
         grad.sum().backward()
 
 
+def test_a_second_run_goes_without_what_was_resized_since():
+    def program(x, mask):
+        seen = x.abs().masked_fill(mask, 2)
+        half = x[:, 1:] * 2
+        torch.gt(half * half.exp(), 3, out=mask)  # resizes it, between two graphs
+        half.tanh_()  # what the first graph kept of its result is not what it was
+        return half, seen
+
+    call = dynfix.compile(program)
+    for n in range(5):
+        torch.manual_seed(n)
+        x, found = torch.randn(3, 7, requires_grad=True), []
+        for each in (program, call):
+            mask = torch.ones(3, 7, dtype=torch.bool)
+            out = each(x, mask)[0]
+            found.append((torch.autograd.grad(out.sum(), x)[0], mask))
+        torch.testing.assert_close(*found)
+
+
 @pytest.mark.parametrize("made", ["leaf", "result"])
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_an_input_that_the_call_wrote(made, backend):

@@ -148,6 +148,17 @@ def test_a_backward_whose_operator_gives_another_shape_than_it_said_runs_in_eage
         torch.testing.assert_close(found, expected)
 
 
+def test_a_backward_does_not_run_in_eager_on_what_was_written_since():
+    call = dynfix.compile(lambda x: counting(x * 2).sin())
+    for n in range(3):
+        x = torch.arange(4.0).requires_grad_()
+        result = call(x)
+        with torch.no_grad():
+            x.add_(1)
+        with pytest.raises(RuntimeError, match="was written before") if n else nothing():
+            result.sum().backward()
+
+
 def test_an_operator_that_gives_another_shape_than_it_said_runs_between_two_graphs():
     report.reset()
     call = dynfix.compile(lambda x: distinct(x) * 2)

@@ -1,5 +1,7 @@
 """Large results of which no gradient is asked: zeros for them are neither made nor read."""
 
+from contextlib import nullcontext
+
 import dynfix
 import pytest
 import torch
@@ -113,6 +115,23 @@ def test_a_stored_program(monkeypatch):
     for which in ((0,), (0,), (0, 1), (0,), (1, 2)):
         checked(again, which)
     assert len(loaded) == 1
+
+
+def test_a_stored_program_that_would_run_again_on_what_was_written_since():
+    program = lambda x: ((x * 2).sin().sum(), x * 2)  # noqa: E731  -- keeps nothing of x
+    call = dynfix.compile(program)
+    for _ in range(3):
+        x = torch.randn(32, 64, requires_grad=True)
+        call(x)[0].backward()
+    torch._dynamo.reset()
+    again = dynfix.compile(program)
+    for n in range(2):
+        x = torch.randn(32, 64, requires_grad=True)
+        results = again(x)
+        with torch.no_grad():
+            x.zero_()
+        with pytest.raises(RuntimeError, match="was written before") if n else nullcontext():
+            sum(map(torch.sum, results)).backward()
 
 
 def test_what_only_zeros_are_made_of_is_left_out():
