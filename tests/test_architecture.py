@@ -84,7 +84,7 @@ def test_modules_of_ours_are_loaded_by_name_in_listed_places_only():
         *("rewriter.emit", "rewriter.edits.intents", "rewriter.segment_programs"),
         *("lowering.stored_graphs", "lowering.joint", "codemods.cli.on_demand"),
         *("rewriter.capture.rewritings.rewriting", "lowering.graphs.rnn"),
-        "lowering.autograd.double_backward",
+        "lowering.autograd.second_runs",
     }
     assert users == {"dynfix", *(f"dynfix.{name}" for name in listed)}
 
