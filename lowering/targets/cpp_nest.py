@@ -18,7 +18,7 @@ from ..ir import (
     store_values,
 )
 from ..legality import HALVES
-from ..poly import Size, is_known
+from ..poly import Size, at_least, is_known
 from ..sizes import Atom, Axis, Index
 from ..stages.axes import all_indices
 from ..stages.divisions import sparse_steps
@@ -168,12 +168,13 @@ class NestPrinter:
     def accumulators(self, nest: Nest) -> list[Accumulator]:
         found = [value for value in store_values(nest) if isinstance(value, Reduced)]
         self._accumulators += len(found)
-        return [Accumulator(v, f"r{self._accumulators - i}") for i, v in enumerate(found)]
+        parts = len(nest.inner) > 1 or (bool(nest.inner) and not at_least(BLOCK, nest.inner[0]))
+        return [Accumulator(v, f"r{self._accumulators - i}", parts) for i, v in enumerate(found)]
 
     def _reduce_point(self, nest: Nest, printer: ExpressionPrinter) -> None:
         accumulators = self.accumulators(nest)
         self._fold(nest, accumulators, printer)
-        printer.names.update({a.reduced: self._outcome(a) for a in accumulators})
+        printer.names.update({a.reduced: a.outcome(self.lane) for a in accumulators})
         self.stores(nest, printer)
 
     def _fold(
@@ -195,14 +196,8 @@ class NestPrinter:
             self.lines.add(f"{'double' if a.wide else a.type} {a.name} = {a.start};")
             if a.is_position:
                 self.lines.add(f"int64_t {a.name}_at = 0;")
-
-    def _outcome(self, a: Accumulator) -> str:
-        name = a.name + self.lane
-        if a.is_position:
-            return f"{a.name}_at{self.lane}"
-        if a.wide:
-            return f"(float){name}"
-        return f"({name} != 0)" if a.type == "int32_t" and a.kind in ("any", "all") else name
+            elif a.carries:
+                self.lines.add(f"double {a.name}_low = 0;")
 
     def _sweep(
         self, nest: Nest, accumulators: Sequence[Accumulator], printer: ExpressionPrinter
@@ -243,7 +238,7 @@ class NestPrinter:
                 part = fold(a.reduced, f"{a.name}_lane", str(LANES))
             else:
                 part = rows[a].folded(a, printer, low, high) if a in rows else f"{a.name}_part"
-            self.lines.add(a.combine(a.name, part))
+            self.lines.add(a.with_part(part))
         self.lines.close(len(axes) - 1 + blocked)
         self._filled.update(row.array for row in rows.values() if row.kept)
 
@@ -418,7 +413,7 @@ class NestPrinter:
         sweep(nest, accumulators)
 
         def finish(printer: ExpressionPrinter) -> None:
-            printer.names.update({a.reduced: self._outcome(a) for a in accumulators})
+            printer.names.update({a.reduced: a.outcome(self.lane) for a in accumulators})
             self.stores(nest, printer)
 
         self.tile_loop(nest, finish)
@@ -429,7 +424,7 @@ class NestPrinter:
         row = [replace(a, name=f"{a.name}_one") for a in accumulators]
         self._fold(nest, row, self.expressions())
         for a, one in zip(accumulators, row, strict=True):
-            self.lines.add(f"{a.name}[t] = {one.name};")
+            self.lines.add(f"{a.name}[t] = {one.folded};")
             if a.is_position:
                 self.lines.add(f"{a.name}_at[t] = {one.name}_at;")
         self.lines.close()

@@ -48,10 +48,12 @@ COMBINE = {
 @dataclasses.dataclass(frozen=True)
 class Accumulator:
     """Variables of one reduction: `name` of `kind`; `wide`: a double that float sums are flushed
-    into."""
+    into; `parts`: a row is not folded at once. `carries`: the sum goes with `name_low`, what its
+    additions rounded off."""
 
     reduced: Reduced
     name: str
+    parts: bool = False
 
     @property
     def kind(self) -> str:
@@ -70,6 +72,10 @@ class Accumulator:
     @property
     def wide(self) -> bool:
         return self.kind == "sum" and self.reduced.dtype == torch.float32
+
+    @property
+    def carries(self) -> bool:
+        return self.parts and self.kind == "sum" and self.reduced.dtype == torch.float64
 
     @property
     def start(self) -> str:
@@ -99,6 +105,26 @@ class Accumulator:
 
     def combine(self, into: str, value: str) -> str:
         return COMBINE[self.kind].format(into, value, t=self.type)
+
+    def with_part(self, part: str) -> str:
+        """A line that takes the fold of a part into that of all at a point."""
+        if self.carries:
+            return f"op_carry({self.name}, {self.name}_low, {part});"
+        return self.combine(self.name, part)
+
+    @property
+    def folded(self) -> str:
+        """The fold of all at a point."""
+        return f"op_carried({self.name}, {self.name}_low)" if self.carries else self.name
+
+    def outcome(self, lane: str) -> str:
+        """The reduction's value, of a tile's point `lane`."""
+        name = self.name + lane if lane else self.folded
+        if self.is_position:
+            return f"{self.name}_at{lane}"
+        if self.wide:
+            return f"(float){name}"
+        return f"({name} != 0)" if self.kind in ("any", "all") else name
 
 
 @dataclasses.dataclass(frozen=True)

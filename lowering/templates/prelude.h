@@ -264,6 +264,13 @@ template <typename T> INLINE T op_minimum(T a, T b) {
   const T smaller = b < a ? b : a;
   return b != b ? b : smaller;
 }
+// A sum with what its additions rounded off (Dekker's fast two-sum), which is no number once the sum is infinite or none.
+INLINE void op_carry(double &sum, double &low, double part) {
+  const double made = sum + part;
+  low += part - (made - sum);
+  sum = made;
+}
+INLINE double op_carried(double sum, double low) { return low == low ? sum + low : sum; }
 template <typename T> INLINE T op_sign(T x) { return (T)((T)(0 < x) - (T)(x < 0)); }
 
 template <typename T> INLINE T op_floordiv(T a, T b) {

@@ -120,10 +120,15 @@ def usable(graph):
         return graph.raises and any(run.error for run in runs)
     with Apart():
         apart = [quietly(Run, call, [graph], turn) for turn in range(CALLS)]
-    return not any(run.error for run in apart) and all(
-        torch.allclose(one, two, 0, 0, equal_nan=True)
-        for one, two in zip(_detached_in(apart), _detached_in(runs), strict=True)
-    )
+    if any(run.error for run in apart):
+        return False
+    ones, others = _detached_in(apart), _detached_in(runs)
+    return len(ones) == len(others) and all(map(_is_same, ones, others))
+
+
+def _is_same(one, two):
+    alike = one.dtype == two.dtype and one.shape == two.shape
+    return alike and torch.allclose(one, two, 0, 0, equal_nan=True)
 
 
 def _detached_in(runs):
@@ -234,8 +239,9 @@ def _written_before_raising(ours, theirs, graphs, turn):
         judge = _Judge(graph, turn)
         sides = (run.inputs[number] for run in (ours, theirs, given))
         for place, (one, two, old) in enumerate(zip(*sides, strict=True)):
-            untouched = one.shape == old.shape and torch.allclose(one, old, 0, 0, equal_nan=True)
-            found = None if untouched else next(judge.tensors("inputs", place, one, two), None)
+            found = (
+                None if _is_same(one, old) else next(judge.tensors("inputs", place, one, two), None)
+            )
             if found:
                 yield number, f"inputs {place} of a call that raises: {found}"
 

@@ -1,6 +1,8 @@
 """Folds of rows, values that are kept for later loops, and loops without divisions, as generated
 code and against eager."""
 
+import math
+
 import pytest
 import torch
 from dynfix.lowering import pipeline
@@ -50,6 +52,26 @@ def test_folds_of_every_length(length, dtype):
         )
 
     check(fn, torch.randn(3, length, dtype=dtype))
+
+
+def test_sums_of_many_rows_in_float64_are_as_exact_as_eagers():
+    """Of padded channels-last elements, which are no one long row."""
+    program = lambda x: F.smooth_l1_loss(x.max(), F.pad(x, (1, 1)))  # noqa: E731
+    x = torch.randn(30, 17, 50, 1, dtype=torch.float64).contiguous(
+        memory_format=torch.channels_last
+    )
+    terms = F.smooth_l1_loss(x.max(), F.pad(x, (1, 1)), reduction="none").flatten().tolist()
+    exact = math.fsum(terms) / len(terms)
+    error = abs(compiled(program, x)(x).item() - exact)
+    assert error <= 4 * torch.finfo(torch.float64).eps * exact
+
+
+@pytest.mark.parametrize("special", [torch.inf, -torch.inf, torch.nan, 1e308])
+def test_sums_of_many_rows_that_are_no_number(special):
+    x = torch.ones(30, 17, 5, 1, dtype=torch.float64).contiguous(memory_format=torch.channels_last)
+    x[3, 4] = special
+    x[20, 4] = abs(special)
+    check(lambda x: (F.pad(x, (1, 1)).sum(), F.pad(x, (1, 1)).mean((1, 2, 3))), x)
 
 
 @pytest.mark.parametrize("length", [16, 33, 64, 100, 700])
