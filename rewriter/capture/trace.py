@@ -261,7 +261,8 @@ class Recorder(ReadRecorder):
 
     def _counts(self, out: torch.Tensor) -> bool:
         """Whether it matters that the tensor gets another shape by what is written to it."""
-        return bool(out.numel()) or out._base is not None or self._is_from_outside(out)
+        alone = out._base is None and len(self.tracker.sharing(out)) < 2
+        return bool(out.numel()) or not alone or self._is_from_outside(out)
 
     def _refused(self, name: str) -> str:
         """Why the operator runs between graphs, if an earlier recording of it was not compiled."""

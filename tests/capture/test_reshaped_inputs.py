@@ -235,6 +235,21 @@ def test_views_of_what_is_reshaped_keep_their_shape(program, grad, rows):
             torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("seen", [torch.ravel, torch.Tensor.detach, lambda out: out[:, :0]])
+def test_what_shares_memory_with_an_empty_result_that_an_out_gives_another_shape(seen):
+    def program(x):
+        out = x[:, :0] * 2
+        other = seen(out)
+        torch.div(x, 2, out=out)
+        return other, out
+
+    same(lambda: program, (M,), (M + 1,), (M * 2,), (M * 3,))
+
+
+def test_an_empty_result_that_an_out_gives_another_shape_is_in_the_graph():
+    one_graph(same(lambda: lambda x: torch.div(x, 2, out=x[:, :0] * 2), *SAME_SIZES), 1)
+
+
 def test_a_view_as_another_type_of_what_gets_another_shape_behind_a_break():
     def program(x, limits):
         places = torch.bucketize(x, limits)
