@@ -137,6 +137,17 @@ def _balanced(text: str) -> bool:
     return True
 
 
+def summands(text: str) -> Iterator[str]:
+    """The terms of a sum, whatever sums stand in parentheses."""
+    depth, start = 0, 0
+    for place, sign in enumerate(text):
+        depth += (sign == "(") - (sign == ")")
+        if depth == 0 and text.startswith(" + ", place):
+            yield text[start:place]
+            start = place + 3
+    yield text[start:]
+
+
 class _Parts:
     def __init__(
         self,
@@ -212,7 +223,7 @@ class _Parts:
         found = re.fullmatch(r"(\w+)\[([^\[]*)\]", element)
         if found is None:
             return None
-        terms = [part for term in found[2].split(" + ") for part in self._terms(term)]
+        terms = [part for term in summands(found[2]) for part in self._terms(term)]
         others = set(_WORD.findall(" ".join(term for term in terms if term != self.axis)))
         if terms.count(self.axis) != 1 or others & {self.axis, *self.named}:
             return None

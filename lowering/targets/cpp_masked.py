@@ -7,6 +7,7 @@ from functools import partial
 
 from ...runtime.build import probe_flags
 from ..poly import Size, is_known
+from .cpp_halves import summands
 
 _COUNTED = re.compile(r"for \(int64_t (\w+) = 0; \1 < (\d+); \+\+\1\) \{")
 IN_NO_VECTORS = 'asm volatile("");'  # a statement of which there is no vector form
@@ -154,7 +155,7 @@ def _maskable(body: list[str], axis: str) -> bool:
             return False
         if _WHOLE_DIVISION.search(_INDEX.sub("[]", line)):  # in indices the same for all turns
             return False
-        terms = [term for index in _INDEX.findall(line) for term in index.split(" + ")]
+        terms = [term for index in _INDEX.findall(line) for term in summands(index)]
         words = set(_WORD.findall(" ".join(term for term in terms if term != axis)))
         if axis in words or words & kinds.keys():
             return False

@@ -245,6 +245,16 @@ def test_rows_are_converted_where_they_lie():
         assert "b[k + 3] = t2_s" in "\n".join(made or [])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("columns", [3, 5])
+def test_a_row_whose_places_are_divided_is_no_row_in_memory(columns, dtype):
+    def fn(x):
+        y = x.repeat_interleave(2, -1)
+        return torch.tan(y / 4), F.unfold(y[None, None], (1, 2), dilation=2, padding=1, stride=2)
+
+    check(fn, torch.randn(3, columns).to(dtype))
+
+
 def test_loops_of_other_kinds_stay():
     pragma = "#pragma omp simd"
     assert cpp_halves.parts(pragma, LOOP, ["const float t0 = a[i];", "b[i] = t0;"]) is None
