@@ -450,6 +450,7 @@ def decompositions(
     chosen[aten.hardshrink.default] = losses.in_type_of_input(chosen[aten.hardshrink.default])
     chosen[_SOFTSHRINK] = losses.softshrink
     chosen[aten.hardsigmoid_backward.default] = losses.hardsigmoid_backward
+    chosen[aten.threshold.default] = losses.threshold(chosen[aten.threshold.default])
     chosen[aten.threshold_backward.default] = losses.threshold_backward
     for gradient in (aten.nll_loss_backward.default, aten.nll_loss2d_backward.default):
         chosen[gradient] = losses.of_weighted_classes(chosen[gradient])

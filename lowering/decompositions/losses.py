@@ -148,12 +148,27 @@ def hardsigmoid_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return torch.where((x > -3.0) & (x < 3.0), grad * _SIXTH, 0.0)
 
 
+def threshold(decomposed: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's decomposition, which compares halves in a wider type with the bound as it is given,
+    as kernels of the CPU do; those of other devices have it rounded."""
+
+    def made(x: torch.Tensor, bound: float, value: float) -> Any:
+        return decomposed(x, _bound(bound, x), value)
+
+    return made
+
+
 def threshold_backward(grad: torch.Tensor, x: torch.Tensor, bound: float) -> torch.Tensor:
-    """The bound is not rounded to the type of `x`, unlike that of `x <= bound`."""
+    """The bound is as that of `threshold`, unlike that of `x <= bound`."""
     wide = x
     if x.dtype in _HALVES and _rounded(bound, x.dtype) != bound:
         wide = x.float()
-    return torch.where(wide <= bound, 0, grad)
+    return torch.where(wide <= _bound(bound, x), 0, grad)
+
+
+def _bound(bound: float, x: torch.Tensor) -> float:
+    rounded = x.dtype in _HALVES and x.device.type != "cpu"
+    return _rounded(bound, x.dtype) if rounded else bound
 
 
 def logit(x: torch.Tensor, eps: float | None = None) -> torch.Tensor:

@@ -108,6 +108,39 @@ def count_reshaped_view(rec: Any, name: str, tensor: Any) -> None:
         _count_version(rec, tensor)
 
 
+def start_from_whole(rec: Any, written: torch.Tensor) -> None:
+    """Have what `as_strided` made of a part of a tensor, which was written since, start from the
+    whole, as it does in the history that eager makes of it then: gradients reach elements that the
+    part does not hold."""
+    if not written.requires_grad or not torch.is_grad_enabled() or rec.bodies:
+        return
+    for other in rec.tracker.sharing(written):
+        tracked, base = rec.tracker.get(other), other._base
+        node, here = tracked.value.node, tracked.value.home == rec.segment.index
+        whole = None if base is None else rec.tracker.get(base)
+        if other is written or whole is None or not here or not _is_strided(node):
+            continue
+        part, given = node.args[0], dict(zip(_GEOMETRY, node.args[1:], strict=False))
+        if part is rec.node(base):
+            continue
+        given, origin = {**given, **node.kwargs}, rec.origin_text()
+        if given.get("storage_offset") is None:
+            start = rec.segment.call("call_method", "storage_offset", (part,), {}, origin)
+            given["storage_offset"] = start
+        view = rec.segment.call("call_function", torch.as_strided, (rec.node(base),), given, origin)
+        made = Value(rec.segment.index, view, -1, Meta.of(other), base=whole.value, is_view=True)
+        made.is_writable, made.counted = tracked.value.is_writable, tracked.value.counted
+        tracked.value = rec.segment.made[view] = made
+
+
+_GEOMETRY = "size", "stride", "storage_offset"
+
+
+def _is_strided(node: Any) -> bool:
+    named = isinstance(node, torch.fx.Node) and node.meta.get("called") == "as_strided"
+    return named and bool(node.args)
+
+
 def _count_version(rec: Any, tensor: torch.Tensor) -> None:
     shared = (each for each in rec.tracker.sharing(tensor) if rec.tracker.is_input(each))
     given = next((each for each in shared if not each.is_inference()), None)

@@ -357,6 +357,7 @@ class Recorder(ReadRecorder):
         uncounted = opsets.written_unversioned(name, target, *given)
         for tensor in (*written, *(t for t in uncounted if all(t is not w for w in written))):
             self._written(tensor)
+            substituted_nodes.start_from_whole(self, tensor)
 
     def decided(self, *site: Any, **how: Any) -> bool:
         made = super().decided(*site, **how)

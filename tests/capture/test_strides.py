@@ -201,3 +201,40 @@ def test_an_input_that_is_given_another_shape(backend, grad):
         with torch.set_grad_enabled(grad):
             torch.testing.assert_close(compiled(given), turned(expected))
         torch.testing.assert_close(given, expected, check_stride=True)
+
+
+PARTS = {
+    "gaps": lambda y: y[..., ::2],
+    "columns": lambda y: y[:, 1:3],
+    "rows": lambda y: y[1:],
+    "diagonal": lambda y: y[:5].diagonal(),
+}
+STRIDED = {
+    "from the part on": lambda y: y.as_strided((y.size(0),), (1,)),
+    "from the start": lambda y: torch.as_strided(y, (3, 2), (5, 2), 1),
+    "by names": lambda y: torch.as_strided(y, size=(2,), stride=(3,)),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("strided", STRIDED)
+@pytest.mark.parametrize("broken", [False, True])
+def test_gradients_of_what_lies_beside_a_part_that_is_written(part, strided, broken):
+    """Eager's history of the write starts from the whole."""
+
+    def program(x):
+        y = x * 2
+        half = PARTS[part](y)
+        made = STRIDED[strided](half)
+        if broken:
+            print(end="")
+        (half if part == "rows" else y).mul_(3)
+        return made.sin(), y
+
+    call = dynfix.compile(program)
+    for n in range(4):
+        x = torch.randn(7 + 2 * (n > 1), 5, requires_grad=True)
+        found, expected = (
+            torch.autograd.grad([each.sum() for each in f(x)], x) for f in (call, program)
+        )
+        torch.testing.assert_close(found, expected)

@@ -3,6 +3,9 @@
 import dynfix
 import pytest
 import torch
+from dynfix.lowering.decompositions.decompose import decompositions
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 HALVES = torch.bfloat16, torch.float16
@@ -24,10 +27,27 @@ def _check(f, *inputs):
 
 @pytest.mark.parametrize("dtype", (*HALVES, torch.float32))
 @pytest.mark.parametrize("bound", BOUNDS)
-def test_thresholds(dtype, bound):
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_thresholds(dtype, bound, device):
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
     at = torch.tensor(bound, dtype=dtype)
     x = torch.stack((at, *(at.nextafter(at.new_tensor(end)) for end in (-9, 9)))).repeat(13)
-    _check(lambda x: F.threshold(x, bound, 2.0), x)
+    _check(lambda x: F.threshold(x, bound, 2.0), x.to(device))
+
+
+def test_thresholds_of_halves_are_rounded_where_the_devices_kernels_have_it():
+    table, aten = decompositions(), torch.ops.aten
+    for device, bound in (("cpu", 0.1), ("cuda", 0.10009765625)):
+        with FakeTensorMode():
+            x = torch.empty(4, dtype=torch.bfloat16, device=device)
+        for f in (
+            lambda x: aten.threshold(x, 0.1, 2.0),
+            lambda x: aten.threshold_backward(x, x, 0.1),
+        ):
+            graph = make_fx(f, decomposition_table=table, tracing_mode="fake")(x).graph
+            (compared,) = graph.find_nodes(op="call_function", target=aten.le.Scalar)
+            assert compared.args[1] == bound
 
 
 @pytest.mark.parametrize("dtype", (*HALVES, torch.float32))

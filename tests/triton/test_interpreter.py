@@ -34,7 +34,14 @@ def run(file, chosen):
     assert " passed" in done.stdout
 
 
-@pytest.mark.parametrize("file", FILES)
+# seldom wrong alone: what these have is also printed in others, and runs on GPUs
+RARE = "test_one_pass.py test_held_memory.py test_examples.py test_conversions.py".split()
+
+
+@pytest.mark.parametrize(
+    "file",
+    [pytest.param(file, marks=pytest.mark.slow if file in RARE else ()) for file in FILES],
+)
 def test_file(file):
     run(file, "not slow")
 
