@@ -33,8 +33,9 @@ def gradients(
     if unread and any(t is _UNREAD for t, g in zip(targets, grads, strict=False) if g is not None):
         inputs, fed, results = _again(call, frozenset())
         targets = targets_of(metadata, fed, results)
-    if written is not None and written < len(targets):
-        torch.autograd.graph.increment_version(targets[written])
+    changed = None if written is None or written >= len(targets) else targets[written]
+    if isinstance(changed, torch.Tensor):
+        torch.autograd.graph.increment_version(changed)
     pairs = [
         (target, grad)
         for target, grad in zip(targets, grads, strict=False)
