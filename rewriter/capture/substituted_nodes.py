@@ -114,31 +114,55 @@ def start_from_whole(rec: Any, written: torch.Tensor) -> None:
     part does not hold."""
     if not written.requires_grad or not torch.is_grad_enabled() or rec.bodies:
         return
+    known: dict[torch.fx.Node, torch.fx.Node | None] = {}
     for other in rec.tracker.sharing(written):
         tracked, base = rec.tracker.get(other), other._base
-        node, here = tracked.value.node, tracked.value.home == rec.segment.index
+        here = tracked.value.home == rec.segment.index
         whole = None if base is None else rec.tracker.get(base)
-        if other is written or whole is None or not here or not _is_strided(node):
+        if other is written or whole is None or not here or not _is_strided(tracked.value.node):
             continue
-        part, given = node.args[0], dict(zip(_GEOMETRY, node.args[1:], strict=False))
-        if part is rec.node(base):
-            continue
-        given, origin = {**given, **node.kwargs}, rec.origin_text()
-        if given.get("storage_offset") is None:
-            start = rec.segment.call("call_method", "storage_offset", (part,), {}, origin)
-            given["storage_offset"] = start
-        view = rec.segment.call("call_function", torch.as_strided, (rec.node(base),), given, origin)
-        made = Value(rec.segment.index, view, -1, Meta.of(other), base=whole.value, is_view=True)
-        made.is_writable, made.counted = tracked.value.is_writable, tracked.value.counted
-        tracked.value = rec.segment.made[view] = made
-
-
-_GEOMETRY = "size", "stride", "storage_offset"
+        view = _from_whole(rec, tracked.value.node, rec.node(base), known)
+        if view is not None:
+            value = Value(rec.segment.index, view, -1, Meta.of(other), False, whole.value)
+            value.is_view, value.is_writable = True, tracked.value.is_writable
+            value.counted = tracked.value.counted
+            tracked.value = rec.segment.made[view] = value
 
 
 def _is_strided(node: Any) -> bool:
-    named = isinstance(node, torch.fx.Node) and node.meta.get("called") == "as_strided"
-    return named and bool(node.args)
+    """Whether an `as_strided` is on the way to what the node gives."""
+    while isinstance(node, torch.fx.Node) and node.meta.get("called") != "as_strided":
+        node = node.args[0] if node.args else None
+    return isinstance(node, torch.fx.Node)
+
+
+def _from_whole(rec: Any, node: Any, whole: Any, known: dict[Any, Any]) -> Any:
+    """A node with the same view, from `whole` on, if this one comes from an `as_strided` of a part
+    of it; else None. known: those of other views."""
+    if not isinstance(node, torch.fx.Node):
+        return None
+    if node not in known:
+        known[node] = _made_again(rec, node, whole, known)
+    return known[node]
+
+
+def _made_again(rec: Any, node: Any, whole: Any, known: dict[Any, Any]) -> Any:
+    if not node.args or node.args[0] is whole:
+        return None
+    origin, named = rec.origin_text(), node.kwargs
+    if node.meta.get("called") != "as_strided":
+        made = rec.segment.made.get(node)
+        source = _from_whole(rec, node.args[0], whole, known) if made and made.is_view else None
+        more = (source, *node.args[1:])
+        return source and rec.segment.call(node.op, node.target, more, named, origin)
+    part, given = node.args[0], {**dict(zip(_GEOMETRY, node.args[1:], strict=False)), **named}
+    if given.get("storage_offset") is None:
+        start = rec.segment.call("call_method", "storage_offset", (part,), {}, origin)
+        given["storage_offset"] = start
+    return rec.segment.call("call_function", torch.as_strided, (whole,), given, origin)
+
+
+_GEOMETRY = "size", "stride", "storage_offset"
 
 
 def _count_version(rec: Any, tensor: torch.Tensor) -> None:
