@@ -1,22 +1,19 @@
-"""Gradients of a call by a second run of its segment's graph, in eager."""
+"""Gradients of a call (`double_backward.Call`) by a second run of its segment's graph, in eager."""
 
 import contextlib
 import importlib
 import types
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from .call_modes import generators
 from .eager_history import targets_of
 
-if TYPE_CHECKING:
-    from .double_backward import Call
-
 
 def gradients(
-    ctx: Any, call: "Call", grads: Sequence[Any], written: int | None = None
+    ctx: Any, call: Any, grads: Sequence[Any], written: int | None = None
 ) -> tuple[Any, ...]:
     """The gradients of the inputs, for `grads` of what AOTAutograd's node `ctx` gave. `written`:
     the result that was written since; where eager had kept it, too, autograd raises as it does
@@ -60,7 +57,7 @@ def gradients(
     return tuple(found.get(i) for i in range(len(ctx.needs_input_grad)))
 
 
-def _again(call: "Call", unread: frozenset[int]) -> tuple[list[Any], list[Any], Sequence[Any]]:
+def _again(call: Any, unread: frozenset[int]) -> tuple[list[Any], list[Any], Sequence[Any]]:
     """The inputs, each a leaf-like view of its own, what the graph is run on, and its results,
     without what comes from the inputs `unread`: they are `_UNREAD`."""
     owner = call.owner
