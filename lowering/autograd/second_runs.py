@@ -21,7 +21,8 @@ def gradients(
     if not call.fit_for(grads, ctx._forward_cls):
         raise RuntimeError(
             "an input of a compiled call was written before the call's backward, which has to run "
-            "the call again in eager, since it is not compiled; give the call a copy of the input"
+            "the call again in eager, since no program gives these gradients; give the call a copy "
+            "of the input"
         )
     metadata = ctx._forward_cls.metadata
     unread = call.unread_for(grads, ctx._forward_cls)
