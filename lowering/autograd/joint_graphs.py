@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 from ..graphs.joint_trace import joint_graph
 from .aot_parts import schemas
 from .lean_calls import OWN, UNUSUAL, differentiated
-from .twin_results import detach_twins, forget_views
+from .twin_results import detach_twins, forget_views, start_from_detached
 
 _UNUSUAL = (*UNUSUAL, "num_outputs_aliased", "num_intermediate_bases")
 
@@ -43,6 +43,7 @@ def _joint_graph(
     of subclasses."""
     if _asked.graph is not None:
         detach_twins(fw_metadata, _asked.graph)
+        start_from_detached(fw_metadata)
         forget_views(fw_metadata, _asked.graph)
     found = _traced(flat_args, aot_config, fw_metadata)
     if found is None:

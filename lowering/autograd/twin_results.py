@@ -4,6 +4,9 @@ AOTAutograd makes such a result again from its twin, by all that led to it from 
 where the twin is itself a view, that gives another part of the memory, or fails. Here it is
 detached from the twin. What has another dtype cannot be had so.
 
+A result with a gradient is a view of what was detached last, from there on: what led to that is
+another history (`y = x.detach(); y.mul_(weight)`).
+
 Views of what `_unsafe_view` gave (`kron`) are made again by their strides: torch's record of that
 operator refers to sizes that are gone. So are those of what got another shape in place (`x.t_()`):
 torch would do that once more to their base, which has it already.
@@ -35,6 +38,15 @@ def detach_twins(facts: Any, graph: GraphModule) -> None:
         if _Detach is not None and _views(info) and _types(info) == _types(_twin(facts, info)):
             detach = _Detach((False, True, _MODE.ViewOrScatterInverse))
             info.view_meta_sequence.sequence = [detach]
+
+
+def start_from_detached(facts: Any) -> None:
+    """Have AOTAutograd make views with a gradient of what was detached by what followed that."""
+    for info in facts.output_info:
+        views = _views(info) if info.requires_grad else []
+        ends = [k for k, one in enumerate(views, 1) if type(one) is _Detach]
+        if ends:
+            info.view_meta_sequence.sequence = views[ends[-1] :]
 
 
 def forget_views(facts: Any, graph: GraphModule) -> None:

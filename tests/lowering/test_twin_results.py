@@ -124,3 +124,56 @@ def test_views_of_what_is_joined_without_a_view():
         weights = [torch.randn_like(each) for each in found]
         ours, theirs = (torch.autograd.grad(each, x, weights) for each in (found, expected))
         torch.testing.assert_close(ours, theirs)
+
+
+def detached_and_written(y, x):
+    v = y.detach()
+    v.mul_(x)
+    return y, v, v[:, None], v[1:]
+
+
+def of_a_detached_part(y, x):
+    v = y.t()[0].detach()[1:].detach()
+    v.copy_(x[0, 1:])
+    return y, v[:, None], v[1:]
+
+
+def as_another_dtype_and_back(y, x):
+    v = y.view(torch.int32).view(torch.float32)
+    v.mul_(x)
+    return v[:, None], y
+
+
+def real_numbers_of_detached_complex(y, x):
+    c = torch.complex(y, y)
+    v = torch.view_as_real(c.detach())
+    v.mul_(x[..., None])
+    return c, v[0], v[1:]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "program",
+    [
+        detached_and_written,
+        of_a_detached_part,
+        as_another_dtype_and_back,
+        real_numbers_of_detached_complex,
+    ],
+)
+def test_views_of_what_was_detached_and_written_have_its_gradient(program, dynamic):
+    def call(given, x):
+        return program(given * 2, x)
+
+    compiled = dynfix.compile(call, options={"strict": True}, dynamic=dynamic)
+    for size in (4, 4, 4, *((3, 5) if dynamic else ())):
+        given, x = torch.randn(size, size), torch.randn(size, size, requires_grad=True)
+        found, wanted = compiled(given, x), call(given, x)
+        torch.testing.assert_close(found, wanted)
+        for mine, theirs in zip(found, wanted, strict=True):
+            assert mine.requires_grad == theirs.requires_grad
+            if theirs.requires_grad:
+                gradients = (
+                    torch.autograd.grad(t.sum(), x, retain_graph=True) for t in (mine, theirs)
+                )
+                torch.testing.assert_close(*gradients)
