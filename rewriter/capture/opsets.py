@@ -298,15 +298,15 @@ RESHAPING = frozenset("t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_".sp
 
 def leaves_no_value(name: str, args: Any, is_input: Callable[[Any], bool]) -> bool:
     """Whether the call does to its tensor what a functional graph does not hold: writes where
-    elements share memory (it would add them up), or gives an input another shape; or does to a
-    list, one tensor after the other, what depends on those before."""
+    elements share memory (it would add them up), or gives an input another shape, or takes its
+    history; or does to a list, one tensor after the other, what depends on those before."""
     if name.startswith("_foreach_") and name.endswith("_"):
         return reads_what_it_wrote(args)
     if not args or not isinstance(args[0], torch.Tensor) or not name.endswith("_"):
         return False
     writes = name == "__setitem__" or not name.endswith("__")
     shared = writes and args[0].layout == torch.strided and shares_elements(args[0])
-    return shared or (name in RESHAPING and is_input(args[0]))
+    return shared or ((name in RESHAPING or name == "detach_") and is_input(args[0]))
 
 
 def reads_what_it_wrote(lists: tuple[Any, ...]) -> bool:

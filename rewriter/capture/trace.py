@@ -112,7 +112,7 @@ class Recorder(ReadRecorder):
             return func(*args, **kwargs)
         if name == "numpy" and constant_values.are(self, args, given=True):
             return constant_values.as_array(self, func, args, kwargs)
-        if name == "requires_grad_" and self._needs_no_change(args, kwargs):
+        if name in ("requires_grad_", "detach_") and self._needs_no_change(name, args, kwargs):
             return func(*args, **kwargs)
         if name == "get:grad_fn" and histories.stays_leaf(self, args[0]):
             return None  # asked by torch's own Python, of a parameter that a module is given, say
@@ -160,10 +160,10 @@ class Recorder(ReadRecorder):
         finally:
             current.install(None)
 
-    def _needs_no_change(self, args: Any, kwargs: Any) -> bool:
-        """Whether `requires_grad_` asks for what the tensor has; guarded with its input. A view
-        that was made without gradients says what its base says, until it is asked itself."""
-        wanted = kwargs.get("requires_grad", args[1] if len(args) > 1 else True)
+    def _needs_no_change(self, name: str, args: Any, kwargs: Any) -> bool:
+        """Whether the call asks for what the tensor has; guarded with its input. A view that was
+        made without gradients says what its base says, until it is asked itself."""
+        wanted = kwargs.get("requires_grad", args[1] if len(args) > 1 else name != "detach_")
         tensor: torch.Tensor = args[0]
         self.value(tensor)
         own = tensor._base is None or not (tensor.is_leaf and tensor._base.requires_grad)

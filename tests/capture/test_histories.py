@@ -471,3 +471,25 @@ def test_a_view_of_a_view_without_gradients_is_used_behind_a_break(given, two):
             )
             assert (found is None) == (expected is None)
             assert found is None or torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("again", [False, True])
+def test_an_input_loses_its_history(backend, again):
+    def f(state, x):
+        state.detach_()
+        if again:
+            state.requires_grad_()
+        return state * x
+
+    def make(compiled):
+        fn, seen = compiled(f), []
+        for needs in (True, True, False, True, False):
+            leaf, x = torch.ones(3, requires_grad=needs), torch.ones(3, requires_grad=True)
+            state = leaf * 2
+            fn(state, x).sum().backward()
+            grads = (None if each.grad is None else each.grad.tolist() for each in (leaf, x))
+            seen.append((state.requires_grad, state.is_leaf, *grads))
+        return seen
+
+    both(make, backend)
