@@ -95,6 +95,7 @@ def reshape(rec: Any, func: Callable[..., Any], name: str, args: Any, kwargs: An
     tracked = rec.tracker.get(tensor)
     tracked.value = made
     rec.tracker.restamp(tensor)
+    start_from_whole(rec, tensor)
     return tensor
 
 
