@@ -1,9 +1,11 @@
-"""Writes to tensors between whose elements memory is left out (`x[:, ::2]` as an input).
+"""Writes to tensors between whose elements memory is left out (`x[:, ::2]` as an input), and to
+turned views with an axis of one element (`x.mT` of a column).
 
-Functionalisation takes the result of such a write, which has no gaps, for the tensor: what is asked
-of its memory later (whether it is contiguous, whether a reshape is a view) is answered of the
-result. Where it is asked, the write is done on a copy, and the copy written back: `copy_` leaves
-strides as they are.
+Functionalisation takes the result of such a write, which has no gaps, and the stride along that
+axis that an operator gives, for the tensor: what is asked of its memory later (whether it is
+contiguous, whether a reshape is a view, whether two views lie alike) is answered of the result.
+Where it is asked, the write is done on a copy, and the copy written back: `copy_` leaves strides as
+they are.
 """
 
 import operator
@@ -30,6 +32,11 @@ _LEFT = frozenset(
     " resize_ resize_as_ set_ rename_ apply_ map_ map2_ share_memory_ normal_ uniform_ random_"
     " bernoulli_ exponential_ geometric_ cauchy_ log_normal_".split()
 )
+_TURNS = frozenset("t T mT transpose permute swapaxes swapdims movedim moveaxis".split())
+_VIEWS = _TURNS | frozenset(
+    "getitem __getitem__ view view_as squeeze unsqueeze select narrow slice flatten unflatten"
+    " detach reshape".split()
+)
 _OPERATOR_NAMES = frozenset(
     "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift".split()
 )
@@ -40,10 +47,9 @@ _OPERATORS |= {operator.setitem, under_mask, put_}
 def write_by_copies(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
     """The graph with such writes as copies; itself where there are none."""
     names = {name_of(node) for node in gm.graph.nodes}
-    clones = bool(names & _CLONES)
-    if not any(map(_is_write, gm.graph.nodes)) or not (names & ASKING or clones):
-        return gm
-    if not clones and not any(map(_has_gaps, examples)):
+    writes, clones = [node for node in gm.graph.nodes if _is_write(node)], bool(names & _CLONES)
+    asks = clones or (names & ASKING and any(map(_has_gaps, examples)))
+    if not writes or not (asks or any(map(_is_turned, writes))):
         return gm
     run = _Run(gm)
     if not run_on_fakes(run, examples):
@@ -61,6 +67,21 @@ def _is_write(node: Node) -> bool:
     if node.op != "call_function" or not node.args:
         return False
     return node.target in _OPERATORS or (_is_torchs(node.target) and _is_in_place(node))
+
+
+def _is_turned(write: Node) -> bool:
+    """Whether a view is written whose axes are in another order than those of what it is of."""
+    node: Any = write
+    while isinstance(node, Node) and node.args:
+        node = node.args[0]
+        if not isinstance(node, Node):
+            break
+        name = str(node.args[1]) if node.target is getattr else name_of(node)
+        if name in _TURNS:
+            return True
+        if name not in _VIEWS and not _is_write(node):
+            break
+    return False
 
 
 def _is_in_place(node: Node) -> bool:
@@ -93,6 +114,15 @@ def _has_gaps(tensor: Any) -> bool:
     return False
 
 
+def _is_odd(tensor: torch.Tensor) -> bool:
+    """Whether an operator's result has another stride than this along an axis of one element."""
+    if tensor.layout is not torch.strided or 1 not in tensor.shape:
+        return False
+    like = torch.empty_like(tensor).stride()
+    axes = zip(tensor.shape, tensor.stride(), like, strict=True)
+    return any(isinstance(n, int) and n == 1 and _hint(a) != _hint(b) for n, a, b in axes)
+
+
 def _hint(number: Any) -> int:
     return int(number.node.hint) if isinstance(number, torch.SymInt) else int(number)
 
@@ -112,7 +142,9 @@ class _Run(Interpreter):
             self.asked |= given - self.inputs
         elif _is_write(node):
             written = self.env.get(node.args[0])  # type: ignore[arg-type]
-            if isinstance(written, torch.Tensor) and _has_gaps(_whole(written)):
+            if isinstance(written, torch.Tensor) and (
+                _has_gaps(_whole(written)) or _is_odd(written)
+            ):
                 self.writes.append((node, _memory(written)))
         elif asks_for_strides(node) and node.args and isinstance(node.args[0], Node):
             self.asked.add(_memory(self.env[node.args[0]]))

@@ -239,3 +239,22 @@ def test_gradients_of_what_lies_beside_a_part_that_is_written(part, strided, how
             torch.autograd.grad([each.sum() for each in f(x)], x) for f in (call, program)
         )
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (1, 3), (4, 1, 2), (1, 1)])
+@pytest.mark.parametrize(
+    "write", [lambda v: v.mul_(2), lambda v: v[..., :1].add_(1), lambda v: v.add_(1).neg_()]
+)
+def test_axes_of_one_element_keep_their_strides_when_a_turned_view_is_written(shape, write):
+    """Torch refuses to copy between views of one memory that do not lie alike."""
+
+    def program(x):
+        y = x + 1
+        turned = y.transpose(0, -1)
+        write(turned)
+        return y, turned, turned[0], turned.movedim(0, -1)
+
+    call = dynfix.compile(program)
+    for _ in range(3):
+        x = torch.randn(shape)
+        torch.testing.assert_close(call(x), program(x), check_stride=True)

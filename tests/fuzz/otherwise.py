@@ -15,10 +15,12 @@ _TO_WHOLE_NUMBERS = "floor ceil round trunc frac fmod remainder Tensor_mode Scal
 class Rounded(TorchDispatchMode):
     """Moves what an operator of ATen takes and computes by some units in the last place, at random:
     a backward and a forward error. What only picks from its operands is exact, as are results that
-    are whole numbers."""
+    are whole numbers; so are, for half of the seeds, operands that are zero, beside which some
+    operators (`xlogy`) are not defined."""
 
     def __init__(self, seed):
         super().__init__()
+        self.keeps_zeros = seed // 2 % 2 == 1
         self.generator = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -100,7 +102,8 @@ class Rounded(TorchDispatchMode):
         # below the smallest normal number last places lie equally far apart
         size = exact.abs().clamp(about.tiny, about.max)
         moved = (exact + step * signs * size).to(given.dtype)
-        return torch.where(given == given.round(), given, moved) if whole else moved
+        kept = given == given.round() if whole else (given == 0) & self.keeps_zeros
+        return torch.where(kept, given, moved)
 
 
 def states():
