@@ -75,8 +75,8 @@ class Recurrent(nn.Module):
 
 
 def test_the_graph_of_a_recurrent_layer_is_that_of_its_call(programs):
-    ours, theirs = Recurrent(), Recurrent()
-    call, x = compiled(ours), torch.randn(3, 5, 6)
+    ours, theirs = Recurrent().double(), Recurrent().double()
+    call, x = compiled(ours), torch.randn(3, 5, 6, dtype=torch.float64)
     for _ in range(12):
         x.normal_()
         for model, net in ((call, ours), (theirs, theirs)):
