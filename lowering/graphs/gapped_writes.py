@@ -115,12 +115,14 @@ def _has_gaps(tensor: Any) -> bool:
 
 
 def _is_odd(tensor: torch.Tensor) -> bool:
-    """Whether an operator's result has another stride than this along an axis of one element."""
-    if tensor.layout is not torch.strided or 1 not in tensor.shape:
+    """Whether an operator's result has another stride than this along an axis of one element, or
+    there are no elements, and it has another one."""
+    sizes = [size if isinstance(size, int) else 2 for size in tensor.shape]
+    if tensor.layout is not torch.strided or min(sizes, default=2) > 1:
         return False
     like = torch.empty_like(tensor).stride()
-    axes = zip(tensor.shape, tensor.stride(), like, strict=True)
-    return any(isinstance(n, int) and n == 1 and _hint(a) != _hint(b) for n, a, b in axes)
+    axes = zip(sizes, tensor.stride(), like, strict=True)
+    return any((n == 1 or 0 in sizes) and _hint(a) != _hint(b) for n, a, b in axes)
 
 
 def _hint(number: Any) -> int:

@@ -1,18 +1,24 @@
 """What a graph does by other operators. `copy.deepcopy` of a tensor is a clone, where the tensor is
 all of its storage, and so all that eager copies. An input that is given another shape in place
-(`x.t_()`) is a view there; the input itself gets it at the end of the call."""
+(`x.t_()`) is a view there; the input itself gets it at the end of the call. What writes lists of
+tensors (`torch._foreach_add_`) becomes an operator that makes lists, and copies, where gradients
+are recorded: torch does not count those writes under AOTAutograd's modes, and views of what was
+written would keep the history that they had."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from ...lowering.graphs.result_strides import is_dense
 from ...runtime.replay.recipes import Apply, Input
 from ...runtime.replay.steps import CALL_INPUT
 from . import opsets
 from .effects import Effect
+from .nested import plain_in, tensors_in
 from .segments import RESHAPES
+from .stops import Stopped
 from .values import Meta, Value
 
 _STORAGES = "the storages that this package has copied"  # a key among identities in a memo
@@ -107,6 +113,37 @@ def count_reshaped_view(rec: Any, name: str, tensor: Any) -> None:
         return
     if isinstance(tensor, torch.Tensor):
         _count_version(rec, tensor)
+
+
+def is_uncounted(name: str, args: Any, kwargs: Any) -> bool:
+    """Whether the call writes a list of tensors of which some may have a history."""
+    lists = name.startswith("_foreach_") and name.endswith("_") and name != "_foreach_copy_"
+    if not lists or not torch.is_grad_enabled():  # that one has no derivative
+        return False
+    if not any(tensor.requires_grad for tensor in tensors_in((args, kwargs))):
+        return False
+    return not opsets.reads_what_it_wrote(args) and not any(map(opsets.shares_elements, args[0]))
+
+
+def write_by_copies(
+    rec: Any, name: str, args: Any, kwargs: Any, given: Mapping[int | str, torch.fx.Node] | None
+) -> Any:
+    """Run and record such a call. given: nodes that stand for some arguments."""
+    written, write, others = args[0], "zero_", [tuple[Any, ...]()] * len(args[0])
+    if name != "_foreach_zero_":  # of clones, which a backward may need as they were
+        clones = {id(t): rec.operate(torch.Tensor.clone, "clone", (t,), {}) for t in written}
+        lists = tree_map(lambda each: clones.get(id(each), each), args)
+        made = rec.operate(getattr(torch, name[:-1]), name[:-1], lists, kwargs, given)
+        write, others = "copy_", [(each,) for each in made]
+    calls = iter([(each, *other) for each, other in zip(written, others, strict=True)])
+    try:
+        for call in calls:
+            last = call
+            rec.operate(getattr(torch.Tensor, write), write, call, {})
+    except Stopped:  # before that one was written
+        for call in (last, *calls):
+            getattr(torch.Tensor, write)(*plain_in(call))
+    return plain_in(written)
 
 
 def start_from_whole(rec: Any, written: torch.Tensor) -> None:

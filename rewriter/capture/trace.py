@@ -174,7 +174,7 @@ class Recorder(ReadRecorder):
         if name != "requires_grad_":
             return False
         value = self.value(args[0])
-        if value.home != self.segment.index or not args[0].is_leaf:
+        if value.home != self.segment.index or self._is_given(args[0]) or not args[0].is_leaf:
             return False
         assert isinstance(value.meta, Meta)
         value.meta = dataclasses.replace(value.meta, requires_grad=True)
@@ -204,6 +204,8 @@ class Recorder(ReadRecorder):
     ) -> Any:
         """Run an operator for real and record it as a node of the current segment; `given` are
         nodes that stand for some arguments, by place or name."""
+        if substituted_nodes.is_uncounted(name, args, kwargs):
+            return substituted_nodes.write_by_copies(self, name, args, kwargs, given)
         if self.bucket_full:
             self.part()
         apart = self._refused(name) or opsets.draws_by_layout(name, args)
@@ -324,11 +326,8 @@ class Recorder(ReadRecorder):
         shapes = [tuple(tensor.shape) for tensor in tensors_in(result)]
         self.shaped.append(self.decision(SHAPE, shapes))
         for tensor in tensors_in(result):
-            recipe = self.value_recipe(self.value(tensor))
-            shape = tuple(tensor.shape)
-            self.outcomes.append(
-                (len(self.segments) - 1, Apply(open_shapes.shape, (recipe,)), shape)
-            )
+            asked = Apply(open_shapes.shape, (self.value_recipe(self.value(tensor)),))
+            self.outcomes.append((len(self.segments) - 1, asked, tuple(tensor.shape)))
 
     # -- results
 

@@ -241,7 +241,7 @@ def test_gradients_of_what_lies_beside_a_part_that_is_written(part, strided, how
         torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("shape", [(3, 1), (1, 3), (4, 1, 2), (1, 1)])
+@pytest.mark.parametrize("shape", [(3, 1), (1, 3), (4, 1, 2), (1, 1), (0, 4)])
 @pytest.mark.parametrize(
     "write", [lambda v: v.mul_(2), lambda v: v[..., :1].add_(1), lambda v: v.add_(1).neg_()]
 )

@@ -167,3 +167,46 @@ def test_axes_that_are_dropped_in_place_of_sizes_that_change(function):
         got, want = call(given), function(other)
         assert got.stride() == want.stride()
         torch.testing.assert_close((got, given), (want, other))
+
+
+LISTS = {
+    "numbers": lambda v, w: torch._foreach_mul_([v], 3),
+    "lists": lambda v, w: torch._foreach_add_([v], [w], alpha=2),
+    "itself": lambda v, w: torch._foreach_add_([v], [v]),
+    "saved": lambda v, w: torch._foreach_tanh_([v]),
+    "bounds": lambda v, w: torch._foreach_clamp_min_((v,), -0.5),
+    "zeros": lambda v, w: torch._foreach_zero_([v, w.detach().clone()]),
+    "no gradients": lambda v, w: torch.no_grad()(torch._foreach_mul_)([v], 3),
+}
+
+
+@pytest.mark.parametrize("backend", ["native", "aot_eager"])
+@pytest.mark.parametrize("write", LISTS)
+@pytest.mark.parametrize("which", ["whole", "view"])
+def test_lists_that_are_written_have_the_write_in_their_history(write, which, backend):
+    """Torch does not count such writes below AOTAutograd's modes."""
+
+    def fn(x, w):
+        y = x * 2
+        view = y.t()
+        LISTS[write](y if which == "whole" else view, w if which == "whole" else w.t())
+        return view + 1, y.sin(), view[1:]
+
+    call = dynfix.compile(fn, backend=backend)
+    for _ in range(3):
+        x, w = (torch.randn(3, 4, requires_grad=True) for _ in range(2))
+        for one, two in zip(call(x, w), fn(x, w), strict=True):
+            torch.testing.assert_close(one, two)
+            given = one.sum(), two.sum()
+            ours, theirs = (
+                torch.autograd.grad(s, (x, w), retain_graph=True, allow_unused=True) for s in given
+            )
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_a_list_that_is_written_and_has_no_derivative():
+    call = dynfix.compile(lambda x, w: torch._foreach_copy_([x * 2], [w])[0] + 1)
+    for _ in range(3):
+        x, w = torch.randn(3, requires_grad=True), torch.randn(3)
+        with pytest.raises(RuntimeError, match="derivative for _foreach_copy_"):
+            call(x, w).sum().backward()
