@@ -134,7 +134,12 @@ def write_by_copies(
         clones = {id(t): rec.operate(torch.Tensor.clone, "clone", (t,), {}) for t in written}
         lists = tree_map(lambda each: clones.get(id(each), each), args)
         made = rec.operate(getattr(torch, name[:-1]), name[:-1], lists, kwargs, given)
-        write, others = "copy_", [(each,) for each in made]
+        write, others = "copy_", []
+        for place, each in enumerate(made):
+            of = [arg[place] if isinstance(arg, list | tuple) else arg for arg in args]
+            if not any(one.requires_grad for one in tensors_in((of, kwargs))):  # one of them has
+                each = rec.operate(torch.Tensor.detach, "detach", (each,), {})
+            others.append((each,))
     calls = iter([(each, *other) for each, other in zip(written, others, strict=True)])
     try:
         for call in calls:

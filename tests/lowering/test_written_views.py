@@ -204,6 +204,21 @@ def test_lists_that_are_written_have_the_write_in_their_history(write, which, ba
             torch.testing.assert_close(ours, theirs)
 
 
+def test_what_is_written_beside_what_has_a_history_gets_none():
+    def fn(x, w):
+        y, z = x * 2, w + 1
+        torch._foreach_mul_([y, w, z], 3)
+        return y, w, z
+
+    call = dynfix.compile(fn)
+    for _ in range(3):
+        x, w = torch.randn(3, requires_grad=True), torch.randn(4)
+        given = w.clone()
+        found, expected = call(x, given), fn(x, w)
+        torch.testing.assert_close((*found, given), (*expected, w))
+        assert [one.requires_grad for one in (*found, given)] == [True, False, False, False]
+
+
 def test_a_list_that_is_written_and_has_no_derivative():
     call = dynfix.compile(lambda x, w: torch._foreach_copy_([x * 2], [w])[0] + 1)
     for _ in range(3):
