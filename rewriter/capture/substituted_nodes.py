@@ -19,7 +19,7 @@ from .effects import Effect
 from .nested import plain_in, tensors_in
 from .segments import RESHAPES
 from .stops import Stopped
-from .values import Meta, Value
+from .values import Meta, Value, storage_of
 
 _STORAGES = "the storages that this package has copied"  # a key among identities in a memo
 
@@ -131,7 +131,11 @@ def write_by_copies(
     """Run and record such a call. given: nodes that stand for some arguments."""
     written, write, others = args[0], "zero_", [tuple[Any, ...]()] * len(args[0])
     if name != "_foreach_zero_":  # of clones, which a backward may need as they were
-        clones = {id(t): rec.operate(torch.Tensor.clone, "clone", (t,), {}) for t in written}
+        memories = set(map(storage_of, written))
+        given_in = {id(t): t for t in tensors_in(args) if storage_of(t) in memories}
+        clones = {
+            k: rec.operate(torch.Tensor.clone, "clone", (t,), {}) for k, t in given_in.items()
+        }
         lists = tree_map(lambda each: clones.get(id(each), each), args)
         made = rec.operate(getattr(torch, name[:-1]), name[:-1], lists, kwargs, given)
         write, others = "copy_", []
