@@ -117,31 +117,41 @@ def count_reshaped_view(rec: Any, name: str, tensor: Any) -> None:
 
 def is_uncounted(name: str, args: Any, kwargs: Any) -> bool:
     """Whether the call writes a list of tensors of which some may have a history."""
-    lists = name.startswith("_foreach_") and name.endswith("_") and name != "_foreach_copy_"
-    if not lists or not torch.is_grad_enabled():  # that one has no derivative
+    writes = name.startswith("_foreach_") and name.endswith("_") and name != "_foreach_copy_"
+    if not writes or not torch.is_grad_enabled():  # that one has no derivative
         return False
     if not any(tensor.requires_grad for tensor in tensors_in((args, kwargs))):
         return False
-    return not opsets.reads_what_it_wrote(args) and not any(map(opsets.shares_elements, args[0]))
+    first, named = _by_place(args, kwargs)
+    apart = not opsets.reads_what_it_wrote((*first, *named.values()))
+    return apart and not any(map(opsets.shares_elements, first[0]))
+
+
+def _by_place(args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The arguments with what is written in front."""
+    others = {name: each for name, each in kwargs.items() if name != "self"}
+    return (args, kwargs) if args else ((kwargs["self"],), others)
 
 
 def write_by_copies(
     rec: Any, name: str, args: Any, kwargs: Any, given: Mapping[int | str, torch.fx.Node] | None
 ) -> Any:
     """Run and record such a call. given: nodes that stand for some arguments."""
+    args, kwargs = _by_place(args, kwargs)
     written, write, others = args[0], "zero_", [tuple[Any, ...]()] * len(args[0])
     if name != "_foreach_zero_":  # of clones, which a backward may need as they were
         memories = set(map(storage_of, written))
-        given_in = {id(t): t for t in tensors_in(args) if storage_of(t) in memories}
+        given_in = {id(t): t for t in tensors_in((args, kwargs)) if storage_of(t) in memories}
         clones = {
             k: rec.operate(torch.Tensor.clone, "clone", (t,), {}) for k, t in given_in.items()
         }
-        lists = tree_map(lambda each: clones.get(id(each), each), args)
-        made = rec.operate(getattr(torch, name[:-1]), name[:-1], lists, kwargs, given)
+        lists, named = tree_map(lambda each: clones.get(id(each), each), (args, kwargs))
+        made = rec.operate(getattr(torch, name[:-1]), name[:-1], lists, named, given)
         write, others = "copy_", []
         for place, each in enumerate(made):
-            of = [arg[place] if isinstance(arg, list | tuple) else arg for arg in args]
-            if not any(one.requires_grad for one in tensors_in((of, kwargs))):  # one of them has
+            all_of = (*args, *kwargs.values())
+            of = [arg[place] if isinstance(arg, list | tuple) else arg for arg in all_of]
+            if not any(one.requires_grad for one in tensors_in(of)):  # though one of the list does
                 each = rec.operate(torch.Tensor.detach, "detach", (each,), {})
             others.append((each,))
     calls = iter([(each, *other) for each, other in zip(written, others, strict=True)])

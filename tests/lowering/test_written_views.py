@@ -172,6 +172,7 @@ def test_axes_that_are_dropped_in_place_of_sizes_that_change(function):
 LISTS = {
     "numbers": lambda v, w: torch._foreach_mul_([v], 3),
     "lists": lambda v, w: torch._foreach_add_([v], [w], alpha=2),
+    "by name": lambda v, w: torch._foreach_add_(self=[v], scalar=2),
     "itself": lambda v, w: torch._foreach_add_([v], [v]),
     "saved": lambda v, w: torch._foreach_tanh_([v]),
     "bounds": lambda v, w: torch._foreach_clamp_min_((v,), -0.5),
