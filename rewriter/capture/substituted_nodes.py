@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 from ...lowering.graphs.result_strides import is_dense
 from ...runtime.replay.recipes import Apply, Input
 from ...runtime.replay.steps import CALL_INPUT
+from .. import catalogue
 from . import opsets
 from .effects import Effect
 from .nested import plain_in, tensors_in
@@ -136,7 +137,10 @@ def _by_place(args: Any, kwargs: Any) -> tuple[Any, Any]:
 def write_by_copies(
     rec: Any, name: str, args: Any, kwargs: Any, given: Mapping[int | str, torch.fx.Node] | None
 ) -> Any:
-    """Run and record such a call. given: nodes that stand for some arguments."""
+    """Run and record such a call. given: nodes that stand for some arguments. Raises Stopped inside
+    of a checkpoint, which runs the call itself again, and has to save what it saved."""
+    if rec.marks:
+        rec.stop_here(catalogue.UNSUPPORTED, f"{name} inside of a checkpoint")
     args, kwargs = _by_place(args, kwargs)
     written, write, others = args[0], "zero_", [tuple[Any, ...]()] * len(args[0])
     if name != "_foreach_zero_":  # of clones, which a backward may need as they were

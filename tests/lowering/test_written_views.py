@@ -3,6 +3,7 @@
 import dynfix
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 
 def expand_as(x):
@@ -203,6 +204,25 @@ def test_lists_that_are_written_have_the_write_in_their_history(write, which, ba
                 torch.autograd.grad(s, (x, w), retain_graph=True, allow_unused=True) for s in given
             )
             torch.testing.assert_close(ours, theirs)
+
+
+def test_a_list_that_is_written_inside_of_a_checkpoint():
+    """The backward runs the checkpoint's function again, which saves what it saved at first."""
+
+    def part(x):
+        y = x * 2
+        view = y.t()
+        torch._foreach_mul_([y], 3)
+        return view.sin()
+
+    def fn(x):
+        return checkpoint(part, x + 1, use_reentrant=False)
+
+    call = dynfix.compile(fn)
+    for _ in range(3):
+        x = torch.randn(3, 4, requires_grad=True)
+        ours, theirs = (torch.autograd.grad(f(x).sum(), x) for f in (call, fn))
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_what_is_written_beside_what_has_a_history_gets_none():
