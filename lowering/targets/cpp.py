@@ -38,12 +38,12 @@ from ..stages.across import finishes_short_rows, prefers_tile
 from ..stages.axes import all_indices
 from ..stages.batches import global_buffers, length_of, like
 from ..stages.divisions import without_divisions
-from ..stages.inline import cost
 from ..stages.passes import at_once
 from ..stages.short_axes import runs_across, without_short_axes
-from .cpp_expr import Lines, Picked, slow_divisions
+from .cpp_ahead import Ahead
+from .cpp_expr import Lines, Picked, has_indirect, loop, slow_divisions
 from .cpp_masked import has_masked_end
-from .cpp_nest import TILE, NestPrinter, has_indirect, loop
+from .cpp_nest import TILE, NestPrinter
 from .cpp_ops import (
     BINARY_LIBRARY,
     FMOD_USERS,
@@ -56,7 +56,7 @@ from .cpp_ops import (
 )
 from .cpp_parts import PartPrinter
 from .cpp_positions import tabulated, with_positions
-from .cpp_rows import LINE, kept_across, kept_rows, next_rows
+from .cpp_rows import kept_across, kept_rows
 from .cpp_scan import scan
 from .cpp_scatter import scatter
 from .cpp_tiles import (
@@ -318,7 +318,7 @@ class GroupPrinter:
             for axis in axes[:-1]:
                 self.lines.open(loop(axis))
             self.nests.divide(self.group.nests, axes[:-1])
-            self.nests.simd_of(self.group.nests)
+            self.nests.simd(*self.group.nests)
         elif self.big and self._calls_library():
             self._same_for_all_threads(axes[-1])
             return
@@ -384,7 +384,7 @@ class GroupPrinter:
         halves = any(buffer.dtype == torch.float16 for buffer in self.buffers)
         for nest in self.group.nests if halves else at_once(self.group.nests):
             if short:
-                self.nests.simd_of((nest,))
+                self.nests.simd(nest)
                 self.lines.open(loop(axes[-1]))
             else:
                 self._part_loop(axes[-1], (nest,))
@@ -398,7 +398,7 @@ class GroupPrinter:
         self.lines.add(f"const int64_t to = from + {PART} < {size} ? from + {PART} : {size};")
 
     def _part_loop(self, axis: Axis, nests: Sequence[Nest]) -> None:
-        self.nests.simd_of(nests)
+        self.nests.simd(*nests)
         self.lines.open(f"for (int64_t {axis.text} = from; {axis.text} < to; ++{axis.text})")
 
     def _blocks(self, printer: TilePrinter, axes: tuple[Axis, ...]) -> None:
@@ -413,7 +413,7 @@ class GroupPrinter:
         nests.divide(self.group.nests, set(axes) - {tiles.across, tiles.along})
         self._take_from_tiles(printer.element, tiles.loads, tiles.stores)
         index, group = nests.expressions().index, self.group.nests
-        printer.print(Body(index, lambda: nests.simd_of(group), self._point))
+        printer.print(Body(index, lambda: nests.simd(*group), self._point))
         self.lines.close(len(axes))
 
     def _rows(self) -> None:
@@ -431,20 +431,9 @@ class GroupPrinter:
 
     def _row(self) -> None:
         self.nests.divide(self.group.nests, self.group.nests[0].axes[: len(self.group.space)])
-        self._ask_ahead()
+        if self.big:
+            self.nests.ahead = Ahead(self.group.nests)
         self._point()
-
-    def _ask_ahead(self) -> None:
-        """Have the next row on its way. One loop that folds rows as they are reads them as soon as
-        they are asked for."""
-        nests = self.group.nests
-        takes_long = sum(1 for nest in nests if nest.inner) > 1 or any(map(cost, nests))
-        for buffer, index, count in next_rows(nests) if self.big and takes_long else ():
-            step = LINE // buffer.dtype.itemsize
-            place = f"{buffer.name} + {self.nests.expressions().index(index)} + k"
-            self.lines.add(
-                f"for (int64_t k = 0; k < {count}; k += {step}) __builtin_prefetch({place});"
-            )
 
     def _finishes_in_vectors(self) -> bool:
         axis = self.group.nests[0].axes[len(self.group.space) - 1]

@@ -14,6 +14,7 @@ from ..ir import (
     IndexValue,
     Indirect,
     Load,
+    Nest,
     Op,
     Reduced,
     Select,
@@ -21,6 +22,7 @@ from ..ir import (
     atoms,
     indices_of,
     indirect_values,
+    store_values,
 )
 from ..poly import Size, at_least, below, is_known
 from ..sizes import Atom, Axis, FloorDiv, Index, Mod
@@ -422,3 +424,14 @@ def outermost(value: Value, hoistable: Callable[[Value], bool]) -> Iterator[Valu
         *(v for index in indices_of(value) for v in indirect_values(index)),
     ):
         yield from outermost(child, hoistable)
+
+
+def loop(axis: Axis) -> str:
+    return f"for (int64_t {axis.text} = 0; {axis.text} < {axis.size}; ++{axis.text})"
+
+
+def has_indirect(nest: Nest) -> bool:
+    indices = [store.index for store in nest.stores]
+    indices += [index for value in store_values(nest) for index in indices_of(value)]
+    found = (atom for index in indices for atom in atoms(index) if isinstance(atom, Indirect))
+    return any(not atom.certain for atom in found)

@@ -7,14 +7,11 @@ from .. import sizes
 from ..ir import (
     PARTIAL,
     Buffer,
-    Indirect,
     Load,
     Nest,
     Reduced,
     Store,
     Value,
-    atoms,
-    indices_of,
     store_values,
 )
 from ..legality import HALVES
@@ -22,7 +19,17 @@ from ..poly import Size, at_least, is_known
 from ..sizes import Atom, Axis, Index
 from ..stages.axes import all_indices
 from ..stages.divisions import sparse_steps
-from .cpp_expr import ExpressionPrinter, Lines, Picked, axes_of, outermost, slow_divisions
+from .cpp_ahead import Ahead, ask, open_parts
+from .cpp_expr import (
+    ExpressionPrinter,
+    Lines,
+    Picked,
+    axes_of,
+    has_indirect,
+    loop,
+    outermost,
+    slow_divisions,
+)
 from .cpp_rows import (
     BLOCK,
     ROW_BLOCK,
@@ -60,6 +67,7 @@ class NestPrinter:
         self.tiled = False  # whether these hold as many rows as a tile has points
         self.elements: dict[Value, str] = {}  # loads that read an array on the stack instead
         self.targets: dict[Store, str] = {}  # and stores that write one
+        self.ahead = Ahead()
 
     def local(self, buffer: Buffer) -> str:
         return buffer.name + self.lane
@@ -99,7 +107,7 @@ class NestPrinter:
             return
         if nest.inner:
             self._hoist(nest, [store.value for store in nest.stores], printer)
-            self._loops(nest, "", lambda inner: self.stores(nest, inner), printer)
+            self._loops(nest, printer)
             return
         self.stores(nest, printer)
 
@@ -129,21 +137,20 @@ class NestPrinter:
             ):
                 printer(value)
 
-    def _loops(
-        self,
-        nest: Nest,
-        clauses: str,
-        body: Callable[[ExpressionPrinter], None],
-        printer: ExpressionPrinter,
-    ) -> None:
+    def _loops(self, nest: Nest, printer: ExpressionPrinter) -> None:
         """The loops over inner axes, the last one vectorised."""
         axes = nest.axes[len(nest.space) :]
         for axis in axes[:-1]:
             self.lines.open(loop(axis))
-        self.simd(nest, clauses)
-        self.lines.open(loop(axes[-1]))
-        body(self._inside(nest, printer))
-        self.lines.close(len(axes))
+        last, asked = axes[-1], self.ahead.within(nest)
+        if asked:
+            low, high = open_parts(last, asked, self.lines, printer)
+        else:
+            low, high = "0", str(last.size)
+        self.simd(nest)
+        self.lines.open(f"for (int64_t {last.text} = {low}; {last.text} < {high}; ++{last.text})")
+        self.stores(nest, self._inside(nest, printer))
+        self.lines.close(len(axes) + bool(asked))
 
     def _inside(self, nest: Nest, printer: ExpressionPrinter) -> ExpressionPrinter:
         """A printer for the innermost loop: what earlier nests of the group keep is read from their
@@ -154,14 +161,9 @@ class NestPrinter:
                 inner.names[value] = f"{array}[{nest.axes[-1].text}]"
         return inner
 
-    def simd(self, nest: Nest, clauses: str = "") -> None:
-        more = " reduction(|:bad)" if has_indirect(nest) else ""
+    def simd(self, *nests: Nest, clauses: str = "") -> None:
+        more = " reduction(|:bad)" if any(map(has_indirect, nests)) else ""
         self.lines.add(f"#pragma omp simd{clauses}{more}")
-
-    def simd_of(self, nests: Sequence[Nest]) -> None:
-        self.lines.add(
-            "#pragma omp simd" + " reduction(|:bad)" * any(has_indirect(nest) for nest in nests)
-        )
 
     # reductions at a single point
 
@@ -273,6 +275,7 @@ class NestPrinter:
 
         self.lines.add(f"int64_t c = {low};")
         self.lines.open(f"for (; c + {LANES} <= {high}; c += {LANES})")
+        ask(self.ahead.within(nest), "c", LANES, self.lines, printer)
         self.simd(nest)
         self.lines.open(f"for (int64_t t = 0; t < {LANES}; ++t)")
         self.lines.add(f"const int64_t {last.text} = c + t;")
@@ -296,7 +299,8 @@ class NestPrinter:
     ) -> None:
         (low, high), last = limits, nest.axes[-1] if nest.inner else Axis(len(nest.space), 1)
         parts = [a for a in looped if a not in rows]
-        self.simd(nest, "".join(f" reduction({SIMD_KINDS[a.kind]}:{a.name}_part)" for a in parts))
+        clauses = (f" reduction({SIMD_KINDS[a.kind]}:{a.name}_part)" for a in parts)
+        self.simd(nest, clauses="".join(clauses))
         self.lines.open(f"for (int64_t {last.text} = {low}; {last.text} < {high}; ++{last.text})")
         inner = self._inside(nest, printer)
         for a in looped:
@@ -482,14 +486,3 @@ class NestPrinter:
                 f" {a.combine(a.name + '[t]', a.name + '_part[t]')}"
             )
         self.lines.close(1 + cut)
-
-
-def loop(axis: Axis) -> str:
-    return f"for (int64_t {axis.text} = 0; {axis.text} < {axis.size}; ++{axis.text})"
-
-
-def has_indirect(nest: Nest) -> bool:
-    indices = [store.index for store in nest.stores]
-    indices += [index for value in store_values(nest) for index in indices_of(value)]
-    found = (atom for index in indices for atom in atoms(index) if isinstance(atom, Indirect))
-    return any(not atom.certain for atom in found)

@@ -7,7 +7,8 @@ from .. import sizes
 from ..ir import PARTIAL, Nest, Store
 from ..poly import Size, is_known
 from ..sizes import Axis
-from .cpp_nest import NestPrinter, loop
+from .cpp_expr import loop
+from .cpp_nest import NestPrinter
 from .cpp_ops import TYPES
 from .cpp_rows import ROW_BLOCK
 

@@ -1,5 +1,5 @@
 """Folds over rows: what a reduction folds is first written to a short array on the stack, which
-`templates/rows.h` folds. And rows that are asked for before they are needed.
+`templates/rows.h` folds.
 
 The array also serves later nests of the group that need the same values: a softmax computes each
 exponential once.
@@ -12,9 +12,9 @@ from math import prod
 import torch
 
 from .. import sizes
-from ..ir import Buffer, Indirect, Load, Nest, Op, Reduced, Value, atoms, store_values, walk
+from ..ir import Buffer, Load, Nest, Op, Reduced, Value, store_values, walk
 from ..ops import OPS
-from ..poly import at_least, hint, is_known
+from ..poly import hint, is_known
 from ..sizes import Axis, Index
 from .cpp_expr import ExpressionPrinter, axes_of
 from .cpp_ops import TYPES, highest, lowest
@@ -26,9 +26,6 @@ MOST_KEPT = 8
 MOST_ACROSS = 1 << 18  # bytes of arrays of elements of many rows
 COSTLY = 4  # operations
 SHORTEST = 16  # elements below which a row is folded one by one
-# bytes of a row that is asked for ahead: few are not worth it, many push out the row in use
-LEAST_ASKED, MOST_ASKED = 1 << 10, 1 << 13
-LINE = 64  # bytes
 _FOLDS = {kind: f"op_row_{kind}" for kind in ("sum", "prod", "max", "min")}
 
 Rows = dict[tuple[Axis, ...], dict[Value, str]]
@@ -248,37 +245,6 @@ def kept_across(nests: Sequence[Nest], points: int) -> Rows:
                 known[value] = f"row{sum(map(len, kept.values()))}"
                 room -= size
     return kept
-
-
-def next_rows(nests: Sequence[Nest]) -> Iterator[tuple[Buffer, Index, int]]:
-    """The rows that the next point of the last space axis reads: buffer, index of the first
-    element, elements. Kernels ask for them ahead: a processor's own guesses end with the row, or
-    with the page."""
-    seen = set[tuple[Buffer, Index]]()
-    for nest in nests:
-        space, last = nest.axes[: len(nest.space)], nest.axes[-1]
-        if not nest.inner or not is_known(last.size):
-            continue
-        for load in nest.loads:
-            row = in_memory(load, last)
-            if row is None or row in seen or not _is_long(load.buffer, last):
-                continue
-            seen.add(row)
-            step = sizes.coefficient(row[1], space[-1])
-            if at_least(step, last.size) and _linear(row[1], space):
-                yield load.buffer, sizes.add(row[1], sizes.const(step)), last.size
-
-
-def _is_long(buffer: Buffer, last: Axis) -> bool:
-    return LEAST_ASKED <= last.size * buffer.dtype.itemsize <= MOST_ASKED
-
-
-def _linear(index: Index, space: tuple[Axis, ...]) -> bool:
-    """Whether the index is a sum of multiples of these axes alone."""
-    below = list(atoms(index))
-    return not any(isinstance(atom, Indirect) for atom in below) and all(
-        atom in space for atom in below
-    )
 
 
 def cut_of(axes: Sequence[Axis]) -> tuple[int, int]:

@@ -8,8 +8,8 @@ from ..ir import RUNNING, Load, Nest, Store
 from ..poly import Size, at_least, hint, is_known
 from ..sizes import Axis, Index, coefficient
 from ..stages.short_axes import FEWEST_ROWS
-from .cpp_expr import ExpressionPrinter, Lines
-from .cpp_nest import TILE, NestPrinter, has_indirect, loop
+from .cpp_expr import ExpressionPrinter, Lines, has_indirect, loop
+from .cpp_nest import TILE, NestPrinter
 from .cpp_ops import TYPES, conversion
 from .cpp_rows import BLOCK
 

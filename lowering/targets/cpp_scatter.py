@@ -7,8 +7,8 @@ import torch
 
 from ..ir import Indirect, Nest, Store, Value, atoms
 from ..sizes import Axis, coefficient
-from .cpp_expr import ExpressionPrinter, Lines, axes_of
-from .cpp_nest import NestPrinter, has_indirect, loop
+from .cpp_expr import ExpressionPrinter, Lines, axes_of, has_indirect, loop
+from .cpp_nest import NestPrinter
 from .cpp_ops import TYPES, element_type
 from .cpp_rows import BLOCK, COMBINE, costly
 

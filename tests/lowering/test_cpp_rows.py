@@ -2,6 +2,7 @@
 code and against eager."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -229,3 +230,38 @@ def test_products_of_rows(length):
     x[3, 4], x[5, 1], x[6, 0] = torch.nan, torch.inf, 0
     x[7, :2] = torch.tensor([0, torch.inf])
     check(lambda x: (x.prod(-1), (-x).prod(-1)), x)
+
+
+ROWS = {
+    "norm": lambda x: F.layer_norm(x, x.shape[-1:], torch.ones_like(x[0])),
+    "softmax": lambda x: x.softmax(-1),
+    "logarithms": lambda x: (x * 2).log_softmax(-1),
+    "squares": lambda x: F.rms_norm(x.sigmoid(), x.shape[-1:]),
+}
+
+
+@pytest.mark.parametrize(
+    "program, length, dtype",
+    grid(
+        lambda program, length, dtype: dtype == torch.float32 or program in ("norm", "softmax"),
+        ROWS,
+        [513, 768, 1000],
+        [torch.float32, torch.bfloat16, torch.float16],
+    ),
+)
+def test_rows_that_ask_for_others_ahead(program, length, dtype, sources):
+    x = torch.randn(65, length, dtype=dtype)
+    if dtype == torch.float32:
+        check_gradients(ROWS[program], x)
+    else:
+        check(ROWS[program], x, rtol=0.02, atol=0.02)
+    assert any("__builtin_prefetch" in source for source in sources)
+
+
+def test_what_is_folded_asks_for_its_results_and_what_is_written_for_the_next_row(sources):
+    check(ROWS["norm"], torch.randn(256, 768))
+    _, results, between, rows = re.split(
+        r"__builtin_prefetch\(\w+ \+ i0 \* 768( \+ \d+)? \+ \w \+ k(?:, 1)?\)", sources[0]
+    )[:4]
+    assert results is None and rows == " + 768"
+    assert "_lane[t] +=" in between
