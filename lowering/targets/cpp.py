@@ -40,7 +40,6 @@ from ..stages.batches import global_buffers, length_of, like
 from ..stages.divisions import without_divisions
 from ..stages.passes import at_once
 from ..stages.short_axes import runs_across, without_short_axes
-from .cpp_ahead import Ahead
 from .cpp_expr import Lines, Picked, has_indirect, loop, slow_divisions
 from .cpp_masked import has_masked_end
 from .cpp_nest import TILE, NestPrinter
@@ -56,7 +55,7 @@ from .cpp_ops import (
 )
 from .cpp_parts import PartPrinter
 from .cpp_positions import tabulated, with_positions
-from .cpp_rows import kept_across, kept_rows
+from .cpp_rows import Ahead, kept_across, kept_rows
 from .cpp_scan import scan
 from .cpp_scatter import scatter
 from .cpp_tiles import (

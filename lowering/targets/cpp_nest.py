@@ -19,7 +19,6 @@ from ..poly import Size, at_least, is_known
 from ..sizes import Atom, Axis, Index
 from ..stages.axes import all_indices
 from ..stages.divisions import sparse_steps
-from .cpp_ahead import Ahead, ask, open_parts
 from .cpp_expr import (
     ExpressionPrinter,
     Lines,
@@ -35,13 +34,16 @@ from .cpp_rows import (
     ROW_BLOCK,
     SIMD_KINDS,
     Accumulator,
+    Ahead,
     Row,
     Rows,
+    ask,
     cut_of,
     finds_in_row,
     fold,
     folds_row,
     in_memory,
+    open_parts,
     position_type,
 )
 

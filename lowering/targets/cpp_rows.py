@@ -3,20 +3,29 @@
 
 The array also serves later nests of the group that need the same values: a softmax computes each
 exponential once.
+
+And rows that are asked for before they are needed. A processor's own guesses end with the row, or
+with the page, and start with what is read, so that each row's results wait for their memory. What
+is folded at a row leaves memory idle, as does what is computed of it. So the first loop that folds
+a row asks for where its results go, and the last one, which writes them, for the next row: a few
+lines each time, as more than a processor keeps in flight hold up the loop.
 """
 
 import dataclasses
 from collections.abc import Iterator, Sequence
 from math import prod
+from typing import NamedTuple
 
 import torch
 
 from .. import sizes
-from ..ir import Buffer, Load, Nest, Op, Reduced, Value, store_values, walk
+from ..ir import Buffer, Indirect, Load, Nest, Op, Reduced, Value, atoms, store_values, walk
+from ..legality import HALVES
 from ..ops import OPS
-from ..poly import hint, is_known
+from ..poly import at_least, hint, is_known
 from ..sizes import Axis, Index
-from .cpp_expr import ExpressionPrinter, axes_of
+from ..stages.inline import cost
+from .cpp_expr import ExpressionPrinter, Lines, axes_of
 from .cpp_ops import TYPES, highest, lowest
 
 BLOCK = 512  # elements of an array that one nest alone uses
@@ -26,6 +35,11 @@ MOST_KEPT = 8
 MOST_ACROSS = 1 << 18  # bytes of arrays of elements of many rows
 COSTLY = 4  # operations
 SHORTEST = 16  # elements below which a row is folded one by one
+LINE = 64  # bytes
+# elements of a row that are asked for at a time: loops over halves convert blocks of them
+PART, PART_OF_HALVES = 64, 256
+# bytes of a row that is asked for ahead: few are not worth it, many push out the row in use
+LEAST, MOST = 1 << 10, 1 << 13
 _FOLDS = {kind: f"op_row_{kind}" for kind in ("sum", "prod", "max", "min")}
 
 Rows = dict[tuple[Axis, ...], dict[Value, str]]
@@ -245,6 +259,109 @@ def kept_across(nests: Sequence[Nest], points: int) -> Rows:
                 known[value] = f"row{sum(map(len, kept.values()))}"
                 room -= size
     return kept
+
+
+class Stretch(NamedTuple):
+    """Elements side by side in memory, from that one on."""
+
+    buffer: Buffer
+    start: Index
+
+
+Asked = tuple[Stretch, bool]  # and whether it will be written
+
+
+class Ahead:
+    """What the loops over the rows of these nests ask for, each row once."""
+
+    def __init__(self, nests: Sequence[Nest] = ()) -> None:
+        whole = [nest for nest in nests if len(nest.inner) == 1 and is_known(nest.inner[0])]
+        self._last = whole[-1] if whole else None
+        # One loop that folds rows as they are reads them as soon as they are asked for.
+        takes_long = len(whole) > 1 or any(map(cost, nests))
+        self._next = [*_next_rows(whole)] if takes_long else []
+        self._results = [*_results(whole)] if takes_long else []
+
+    def within(self, nest: Nest) -> list[Asked]:
+        """What the nest's loop over a row asks for, which is printed now."""
+        asked = list[Asked]()
+        if nest.is_reduction and len(nest.inner) == 1:
+            asked += ((row, True) for row in self._results)
+            self._results = []
+        if nest is self._last:
+            asked += ((row, False) for row in self._next)
+            self._next = []
+        return asked
+
+
+def ask(
+    asked: Sequence[Asked],
+    at: str,
+    count: int,
+    lines: Lines,
+    printer: ExpressionPrinter,
+) -> None:
+    """Ask for so many elements of each row, from `at` on."""
+    for (buffer, start), writes in asked:
+        place = f"{buffer.name} + {printer.index(start)} + {at} + k"
+        lines.add(
+            f"for (int64_t k = 0; k < {count}; k += {LINE // buffer.dtype.itemsize})"
+            f" __builtin_prefetch({place}{', 1' if writes else ''});"
+        )
+
+
+def open_parts(
+    last: Axis, asked: Sequence[Asked], lines: Lines, printer: ExpressionPrinter
+) -> tuple[str, str]:
+    """Open a loop over parts of this axis, each of which asks for as many elements of each row.
+    Returns where a part starts and ends."""
+    halves = any(row.buffer.dtype in HALVES for row, _ in asked)
+    count = PART_OF_HALVES if halves else PART
+    size, end = last.size, f"q + {count}"
+    lines.open(f"for (int64_t q = 0; q < {size}; q += {count})")
+    ask(asked, "q", count, lines, printer)
+    whole = is_known(size) and size % count == 0
+    return "q", end if whole else f"({end} < {size} ? {end} : {size})"
+
+
+def _next_rows(nests: Sequence[Nest]) -> Iterator[Stretch]:
+    """The rows that the next point of the last space axis reads."""
+    for row, last, space in _read(nests):
+        step = sizes.coefficient(row.start, space[-1])
+        if at_least(step, last.size):
+            yield Stretch(row.buffer, sizes.add(row.start, sizes.const(step)))
+
+
+def _results(nests: Sequence[Nest]) -> Iterator[Stretch]:
+    """The rows that are written, and not read before."""
+    read = {row for row, _, _ in _read(nests)}
+    stores = ((nest, store) for nest in nests if not nest.is_reduction for store in nest.stores)
+    for nest, store in stores:
+        row = _row(Load(store.buffer, store.index), nest) if store.combine is None else None
+        if row is not None and row not in read:
+            yield row
+
+
+def _read(nests: Sequence[Nest]) -> Iterator[tuple[Stretch, Axis, tuple[Axis, ...]]]:
+    """Each row that is read, its axis, and those of the nest's points."""
+    seen = set[Stretch]()
+    for nest in nests:
+        for load in nest.loads:
+            row = _row(load, nest)
+            if row is not None and row not in seen:
+                seen.add(row)
+                yield row, nest.axes[-1], nest.axes[: len(nest.space)]
+
+
+def _row(load: Load, nest: Nest) -> Stretch | None:
+    *space, last = nest.axes
+    found = in_memory(load, last)
+    if found is None or not is_known(last.size):
+        return None
+    long = LEAST <= last.size * load.buffer.dtype.itemsize <= MOST
+    below = list(atoms(found[1]))
+    linear = all(not isinstance(atom, Indirect) and atom in space for atom in below)
+    return Stretch(*found) if long and linear else None
 
 
 def cut_of(axes: Sequence[Axis]) -> tuple[int, int]:

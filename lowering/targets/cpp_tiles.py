@@ -30,10 +30,10 @@ from ..stages.axes import axes_of, divisor_of, split_axis
 from ..stages.inline import cost
 from ..stages.passes import without_locals
 from ..stages.short_axes import FEWEST_ROWS, INTERLEAVED, last_inside
-from .cpp_ahead import LINE
 from .cpp_expr import Lines
 from .cpp_nest import TILE
 from .cpp_ops import element_type, library_calls
+from .cpp_rows import LINE
 
 SHORTEST = 8  # elements of an axis below which a block is not worth it
 # elements of a block along the axis that is turned, and along the last one; the same where the
