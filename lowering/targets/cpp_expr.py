@@ -24,6 +24,7 @@ from ..ir import (
     indirect_values,
     store_values,
 )
+from ..legality import HALVES
 from ..poly import Size, at_least, below, is_known
 from ..sizes import Atom, Axis, FloorDiv, Index, Mod
 from .cpp_halves import converts, parts
@@ -164,6 +165,8 @@ class ExpressionPrinter:
         self.checked: set[tuple[Atom, str | None]] = set()
         self.short_nans: dict[Value, bool] = {}
         self.rounds = False  # whether all that is stored is rounded to 16 bits
+        self.fixed: frozenset[Value] = frozenset()  # what no turn of the loop changes
+        self.inverses: set[str] = set()  # variables that have one
 
     def nested(self) -> "ExpressionPrinter":
         """A printer for an inner scope: what it names is forgotten with it."""
@@ -172,6 +175,7 @@ class ExpressionPrinter:
         )
         inner.checked, inner.places = set(self.checked), dict(self.places)
         inner.short_nans, inner.rounds = self.short_nans, self.rounds
+        inner.fixed = frozenset(v for v in self.names if not isinstance(v, Const))
         return inner
 
     def __call__(self, value: Value) -> str:
@@ -224,7 +228,7 @@ class ExpressionPrinter:
         float32 = (value.dtype, inner.value.dtype) if isinstance(inner, Cast) else ()
         if isinstance(inner, Cast) and float32 == (torch.float32, torch.float32):
             if inner.dtype == torch.float16:
-                return f"round_fp16({self(inner.value)})"
+                return f"round_fp16({self._rounded(inner.value)})"
             if inner.dtype == torch.bfloat16:
                 short = "_short" if has_short_nan(inner.value, self.short_nans) else ""
                 return f"round_bf16{short}({self._before_rounding(inner.value)})"
@@ -235,7 +239,8 @@ class ExpressionPrinter:
             low, high = sizes.bounds(inner.index)
             if isinstance(low, int) and isinstance(high, int) and -(2**31) <= low <= high < 2**31:
                 return conversion(f"(int32_t)({self.index(inner.index)})", inner.dtype, value.dtype)
-        return conversion(self(inner), inner.dtype, value.dtype)
+        short = self._rounded(inner) if value.dtype in HALVES else self(inner)
+        return conversion(short, inner.dtype, value.dtype)
 
     def _before_rounding(self, value: Value) -> str:
         """A float that is rounded to bf16 at once: a factor 1 + erf(x) need not be exact to its
@@ -246,7 +251,27 @@ class ExpressionPrinter:
                 if argument is not None and factor not in self.names:
                     text = f"({self(other)} * op_one_plus_erf_short({self(argument)}))"
                     self.names[value] = self._assign(value, text)
-        return self(value)
+        return self._rounded(value)
+
+    def _rounded(self, value: Value) -> str:
+        """A float that is rounded to 16 bits at once: a quotient is a product with the inverse of
+        what no turn changes, which takes vectors a fraction of the time. Of two numbers of 16 bits
+        it rounds to the same normal number: none lies so close to where the rounding changes."""
+        if (
+            not isinstance(value, Op)
+            or (value.name, value.dtype) != ("div", torch.float32)
+            or value in self.names
+            or value.args[1] not in self.fixed
+        ):
+            return self(value)
+        by = self.names[value.args[1]]
+        if by not in self.inverses:
+            self.inverses.add(by)
+            self.lines.add(f"const float {by}_scale = op_scale({by});")
+            self.lines.add(f"const float {by}_inverse = 1 / ({by} * {by}_scale);")
+        text = f"({self(value.args[0])} * {by}_inverse) * {by}_scale"
+        self.names[value] = self._assign(value, text)
+        return self.names[value]
 
     def print_Select(self, value: Select) -> str:
         return f"({self(value.condition)} ? {self(value.then)} : {self(value.orelse)})"

@@ -255,6 +255,12 @@ INLINE float op_sigmoid_short(float x) {
   return 1 / (1 + horner(c, __builtin_fmaf(odds.bounded, -1.44269504088896341f, -odds.n)) * odds.factor);
 }
 
+// A power of two by which x can be multiplied for an inverse that neither overflows nor loses digits.
+INLINE float op_scale(float x) {
+  const float size = __builtin_fabsf(x);
+  return size < 0x1p-100f ? 0x1p30f : size > 0x1p100f ? 0x1p-30f : 1;
+}
+
 // A NaN wins. One instruction where b is a literal.
 template <typename T> INLINE T op_maximum(T a, T b) {
   const T larger = b > a ? b : a;

@@ -313,3 +313,30 @@ def test_odd_rows(length, dtype):
     x[3, 4], x[5, -1], x[7] = torch.nan, -torch.inf, torch.inf
     for fn in functions[::2]:
         check(fn, x, w, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_quotients_by_what_a_row_shares(dtype, monkeypatch):
+    """Products with its inverse: the same numbers, also of infinite, denormal and no numbers;
+    denormal quotients lie next to eager's."""
+    made = units(monkeypatch)
+    bits = torch.randint(-(2**15), 2**15, (64, 640)).to(torch.int16)
+    limits = torch.finfo(dtype)
+    rare = [0.0, -0.0, torch.inf, -torch.inf, torch.nan, limits.tiny, -limits.tiny / 4, limits.max]
+    x, by = bits.view(dtype), torch.randn(64, 32).to(dtype).amax(-1, keepdim=True).expand(64, 32)
+    by = torch.where(torch.arange(64)[:, None] % 2 == 0, by, bits[:, :1].view(dtype)).contiguous()
+    by[: len(rare)] = torch.tensor(rare, dtype=dtype)[:, None]
+
+    def fn(x, by):
+        return x / by.amax(-1, keepdim=True)
+
+    call = compiled(fn, x, by)
+    for _ in range(3):
+        found, expected = call(x, by), fn(x, by)
+        small = expected.abs() < limits.tiny
+        torch.testing.assert_close(found[~small], expected[~small], rtol=0, atol=0, equal_nan=True)
+        step = limits.smallest_normal * limits.eps
+        torch.testing.assert_close(found[small], expected[small], rtol=0, atol=step)
+        x, by = x.flip(0), by.flip(0)
+    groups = [item for item in made[0].items if isinstance(item, Group)]
+    assert "_inverse" in "".join(print_kernel(group).source for group in groups)
