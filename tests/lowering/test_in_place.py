@@ -91,6 +91,14 @@ def written_further(cache, k, at):
     return after.index_add(1, at, k)
 
 
+def row_of_a_larger_result(a, x):
+    larger = x * 2
+    row = larger[0]
+    product = row @ x
+    a[0] = row
+    return product
+
+
 def adam(p, g, m, v, step):
     step += 1
     m.lerp_(g, 0.1)
@@ -128,6 +136,7 @@ CASES = {
     read_before: lambda: (cache(), randn(4, 1, 8)),
     read_between: lambda: (cache(), randn(4, 1, 8)),
     written_further: lambda: (cache(), randn(4, 2, 8), rows(2)),
+    row_of_a_larger_result: lambda: (randn(3, 3), randn(3, 3)),
     adam: lambda: (randn(40), randn(40), randn(40), randn(40).abs(), torch.tensor(3.0)),
 }
 
