@@ -38,6 +38,8 @@ def check_replayed(graph: torch.fx.GraphModule, metadata: Any, inputs: Sequence[
     kinds = schemas.OutputType
     for made in metadata.output_info:
         views = getattr(made, "view_meta_sequence", None)
+        if views and _reads_conjugates(views.sequence):
+            raise LoweringError("a view of a conjugate's parts would be made of the conjugate")
         replayed = views and not any(one.has_symbolic_inputs for one in views.sequence)
         if replayed or made.output_type in (kinds.non_alias, kinds.is_input):
             continue
@@ -46,6 +48,18 @@ def check_replayed(graph: torch.fx.GraphModule, metadata: Any, inputs: Sequence[
             raise LoweringError("a view of an input that is written has symbolic sizes")
         if (symbolic or of_input) and any(map(_views_as_dtype, graph.graph.nodes)):
             raise LoweringError("a view in another dtype may be returned, made by its layout alone")
+
+
+def _reads_conjugates(views: Sequence[Any]) -> bool:
+    """Whether the parts of complex numbers are read while these are conjugated, which torch refuses
+    outside of a graph: `imag` of what is no more known as a conjugate behind a write to one."""
+    conjugated = False
+    for one in views:
+        name = type(one).__name__
+        conjugated ^= name == "_conj_ViewMeta"
+        if conjugated and name == "view_as_real_ViewMeta":
+            return True
+    return False
 
 
 def _views_as_dtype(node: torch.fx.Node) -> bool:

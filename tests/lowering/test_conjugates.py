@@ -172,3 +172,19 @@ def test_a_gradient_that_is_a_lazy_conjugate_is_resolved_before_its_parts_are_re
         x = torch.randn(7, 3, requires_grad=True)
         ours, theirs = (torch.autograd.grad(y, x, torch.ones_like(y))[0] for y in (call(x), f(x)))
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_parts_of_a_conjugate_whose_memory_was_written_through_it(shape):
+    def function(x):
+        x.conj().mul_(2)
+        torch.stack([x, x.conj()])
+        return x.conj().imag
+
+    call = dynfix.compile(function)
+    for _ in range(4):
+        x = torch.randn(shape, dtype=torch.complex64)
+        given = x.clone()
+        found, expected = call(x), function(given)
+        torch.testing.assert_close((found, x), (expected, given))
+        assert (found.is_neg(), found.data_ptr()) == (expected.is_neg(), x.data_ptr() + 4)
