@@ -190,7 +190,8 @@ class _Writes:
         repeatable = any(map(may_raise, after))
         if repeatable and not self._is_repeatable(update):
             return False
-        if not repeatable and self._reads_old([*after, *update.makers]):
+        moved = [*after, *update.makers]
+        if not repeatable and (self._reads_old(moved) or self._is_read_behind(update)):
             return False
         self.ends.remove(update.copy)
         self._store_directly(update, () if repeatable else (*after, *update.makers))
@@ -212,11 +213,17 @@ class _Writes:
         return any({update.result, update.target} & reads(call) for call in calls)
 
     def _reads_old(self, moved: Iterable[Item]) -> bool:
-        """Whether something that moves to the end reads an input that is written before it there,
-        or writes one that is read there."""
+        """Whether something that moves to the end reads an input that is written before it
+        there."""
         fresh = [item for item in moved if item not in self.tail]
         stored = {buffer for item in self.tail for buffer in written(item)} & self.given
         return any(reads(item) & (stored | self.again) for item in fresh)
+
+    def _is_read_behind(self, update: _Update) -> bool:
+        """Whether something of the end that comes behind the makers reads what they overwrite."""
+        first = min(self.items.index(maker) for maker in update.makers)
+        behind = (item for item in self.items[first:] if item not in update.makers)
+        return any(item in self.tail and update.target in reads(item) for item in behind)
 
     def _is_repeatable(self, update: _Update) -> bool:
         """Whether the makers give the same when they run again on what they wrote, and nobody else

@@ -99,6 +99,14 @@ def row_of_a_larger_result(a, x):
     return product
 
 
+def overwritten_when_it_was_copied(a, b, x, at):
+    a[0].copy_(b[0])
+    b[at] = x[0:2]
+    a[:, 0:2].t().copy_(x[at])
+    a[:, 0:2].copy_(a[:, 1:3].clone())
+    return a.clone()
+
+
 def adam(p, g, m, v, step):
     step += 1
     m.lerp_(g, 0.1)
@@ -137,6 +145,12 @@ CASES = {
     read_between: lambda: (cache(), randn(4, 1, 8)),
     written_further: lambda: (cache(), randn(4, 2, 8), rows(2)),
     row_of_a_larger_result: lambda: (randn(3, 3), randn(3, 3)),
+    overwritten_when_it_was_copied: lambda: (
+        randn(3, 3),
+        randn(3, 3),
+        randn(3, 3),
+        torch.tensor([2, 0]),
+    ),
     adam: lambda: (randn(40), randn(40), randn(40), randn(40).abs(), torch.tensor(3.0)),
 }
 
