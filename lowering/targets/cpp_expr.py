@@ -269,9 +269,11 @@ class ExpressionPrinter:
             self.inverses.add(by)
             self.lines.add(f"const float {by}_scale = op_scale({by});")
             self.lines.add(f"const float {by}_inverse = 1 / ({by} * {by}_scale);")
-        text = f"({self(value.args[0])} * {by}_inverse) * {by}_scale"
-        self.names[value] = self._assign(value, text)
-        return self.names[value]
+        product = Cast(value, torch.float32)  # what else reads the quotient has it as it is
+        if product not in self.names:
+            text = f"({self(value.args[0])} * {by}_inverse) * {by}_scale"
+            self.names[product] = self._assign(product, text)
+        return self.names[product]
 
     def print_Select(self, value: Select) -> str:
         return f"({self(value.condition)} ? {self(value.then)} : {self(value.orelse)})"
