@@ -42,11 +42,13 @@ def batch(unit: Unit) -> Unit:
 
 def _batched(run: list[Group], unit: Unit) -> list[Item]:
     """The groups with alike ones together: a group moves up to the last of its kind if it needs
-    nothing of what stands in between, and changes nothing of it."""
+    nothing of what stands in between, and changes nothing of it. What overwrites an input stays
+    behind what may raise."""
     if len(run) < 2:
         return list(run)
     places: list[list[Group]] = []
     kinds: dict[object, int] = {}
+    given, raising = unit.given_buffers(), -1
     last_use: dict[Buffer, int] = {}
     last_write: dict[Buffer, int] = {}
     for group in run:
@@ -54,10 +56,13 @@ def _batched(run: list[Group], unit: Unit) -> list[Item]:
         uses, writes = touched(group), written(group)
         earliest = max((last_write.get(buffer, 0) for buffer in uses), default=0)
         earliest = max((earliest, *(last_use.get(buffer, 0) for buffer in writes)))
-        where = kinds.get(kind, -1)
-        if any(map(has_positions, group.nests)) or where < earliest or len(places[where]) == MOST:
+        if not given.isdisjoint(writes):
+            earliest = max(earliest, raising + 1)
+        where, may_raise = kinds.get(kind, -1), any(map(has_positions, group.nests))
+        if may_raise or where < earliest or len(places[where]) == MOST:
             where = len(places)
             places.append([])
+            raising = where if may_raise else raising
         kinds[kind] = where
         places[where].append(group)
         last_use.update((buffer, max(where, last_use.get(buffer, 0))) for buffer in uses)

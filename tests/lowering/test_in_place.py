@@ -255,6 +255,18 @@ def test_what_is_read_before_it_is_written_comes_last(items):
     assert not any(map(_raises, items[last + 1 :]))
 
 
+def multiplies_beside_alike_copies(a, weight, other, at):
+    a[0].mul_(weight[0])
+    return a @ weight, other.index_add(0, at, other[:2])
+
+
+def test_what_is_written_joins_no_kernel_of_its_kind_before_what_may_raise(items):
+    a, weight, other = randn(3, 3), randn(3, 3), randn(3, 3)
+    compiled(multiplies_beside_alike_copies, a, weight, other, torch.tensor([0, 2]))
+    (last,) = [n for n, item in enumerate(items) if "arg0" in _names(item)]
+    assert not any(map(_raises, items[last + 1 :]))
+
+
 def _names(item):
     return {b.name for b in _stored([item])}
 
