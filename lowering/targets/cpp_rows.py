@@ -37,9 +37,9 @@ COSTLY = 4  # operations
 SHORTEST = 16  # elements below which a row is folded one by one
 LINE = 64  # bytes
 # elements of a row that are asked for at a time: loops over halves convert blocks of them
-PART, PART_OF_HALVES = 64, 256
+ASKED, ASKED_HALVES = 64, 256
 # bytes of a row that is asked for ahead: few are not worth it, many push out the row in use
-LEAST, MOST = 1 << 10, 1 << 13
+LEAST_ASKED, MOST_ASKED = 1 << 10, 1 << 13
 _FOLDS = {kind: f"op_row_{kind}" for kind in ("sum", "prod", "max", "min")}
 
 Rows = dict[tuple[Axis, ...], dict[Value, str]]
@@ -295,11 +295,7 @@ class Ahead:
 
 
 def ask(
-    asked: Sequence[Asked],
-    at: str,
-    count: int,
-    lines: Lines,
-    printer: ExpressionPrinter,
+    asked: Sequence[Asked], at: str, count: int, lines: Lines, printer: ExpressionPrinter
 ) -> None:
     """Ask for so many elements of each row, from `at` on."""
     for (buffer, start), writes in asked:
@@ -316,7 +312,7 @@ def open_parts(
     """Open a loop over parts of this axis, each of which asks for as many elements of each row.
     Returns where a part starts and ends."""
     halves = any(row.buffer.dtype in HALVES for row, _ in asked)
-    count = PART_OF_HALVES if halves else PART
+    count = ASKED_HALVES if halves else ASKED
     size, end = last.size, f"q + {count}"
     lines.open(f"for (int64_t q = 0; q < {size}; q += {count})")
     ask(asked, "q", count, lines, printer)
@@ -358,7 +354,7 @@ def _row(load: Load, nest: Nest) -> Stretch | None:
     found = in_memory(load, last)
     if found is None or not is_known(last.size):
         return None
-    long = LEAST <= last.size * load.buffer.dtype.itemsize <= MOST
+    long = LEAST_ASKED <= last.size * load.buffer.dtype.itemsize <= MOST_ASKED
     below = list(atoms(found[1]))
     linear = all(not isinstance(atom, Indirect) and atom in space for atom in below)
     return Stretch(*found) if long and linear else None
