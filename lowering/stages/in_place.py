@@ -86,7 +86,9 @@ class _Writes:
         self.tail: list[Item] = []  # of the items: those after everything that may raise
         self.again: set[Buffer] = set()  # inputs that are written before something that may raise
         self.ends: list[Nest] = []
+        known = len(self.items)
         self._order([[copy] if self._update(copy) else self._safe(copy) for copy in copies])
+        self._raise_early(known)
 
     def run(self) -> Unit:
         for copy in list(self.ends):
@@ -162,6 +164,18 @@ class _Writes:
         made = Nest(shape, tuple(axis.size for axis in inner), (store,), of.origins)
         self.items.append(canonical(made))
         return Load(buffer, sizes.linear(axes, strides))
+
+    def _raise_early(self, known: int) -> None:
+        """Put those of the items that come after the `known` ones and may raise where what they
+        read is there: eager may raise there before what else the call writes."""
+        late, self.items = self.items[known:], self.items[:known]
+        for item in late:
+            place = len(self.items)
+            if may_raise(item):
+                needed = reads(item)
+                while place and needed.isdisjoint(written(self.items[place - 1])):
+                    place -= 1
+            self.items.insert(place, item)
 
     # a result that takes the place of the input
 

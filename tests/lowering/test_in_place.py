@@ -260,6 +260,21 @@ def multiplies_beside_alike_copies(a, weight, other, at):
     return a @ weight, other.index_add(0, at, other[:2])
 
 
+def picks_then_sets_and_multiplies(a, b, weight, at):
+    a[0:2] = weight[at]
+    b[0] = weight[0]
+    return b @ weight
+
+
+def test_what_eager_does_not_reach_is_not_written():
+    a, b, weight = randn(3, 3), randn(3, 3), randn(3, 3)
+    call = compiled(picks_then_sets_and_multiplies, a, b, weight, torch.tensor([0, 2]))
+    before = a.clone(), b.clone()
+    with pytest.raises(IndexError):
+        call(a, b, weight, torch.tensor([0, 7]))
+    assert torch.equal(a, before[0]) and torch.equal(b, before[1])
+
+
 def test_what_is_written_joins_no_kernel_of_its_kind_before_what_may_raise(items):
     a, weight, other = randn(3, 3), randn(3, 3), randn(3, 3)
     compiled(multiplies_beside_alike_copies, a, weight, other, torch.tensor([0, 2]))
