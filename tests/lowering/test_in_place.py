@@ -99,6 +99,13 @@ def row_of_a_larger_result(a, x):
     return product
 
 
+def windows_of_a_result(a, x, weight):
+    longer = x * 2
+    product = longer @ weight
+    a[:, :3].copy_(longer.as_strided((3, 3), (4, 1)))
+    return product
+
+
 def overwritten_when_it_was_copied(a, b, x, at):
     a[0].copy_(b[0])
     b[at] = x[0:2]
@@ -145,6 +152,7 @@ CASES = {
     read_between: lambda: (cache(), randn(4, 1, 8)),
     written_further: lambda: (cache(), randn(4, 2, 8), rows(2)),
     row_of_a_larger_result: lambda: (randn(3, 3), randn(3, 3)),
+    windows_of_a_result: lambda: (randn(3, 4), randn(11), randn(11, 2)),
     overwritten_when_it_was_copied: lambda: (
         randn(3, 3),
         randn(3, 3),
@@ -166,6 +174,22 @@ def test_inputs_and_results_are_eagers(function):
             torch.testing.assert_close(one, two)
         if expected is not None:
             torch.testing.assert_close(found, expected)
+
+
+def test_what_lies_between_the_elements_of_an_input_stays():
+    def program(a, x, weight):
+        longer = x * 2
+        a.copy_(longer.as_strided((3, 3), (4, 1)))
+        return longer @ weight
+
+    call = dynfix.compile(program)
+    for _ in range(4):
+        base, x, weight = randn(3, 4), randn(11), randn(11, 2)
+        expected = base.clone()
+        torch.testing.assert_close(
+            call(base[:, :3], x, weight), program(expected[:, :3], x, weight)
+        )
+        torch.testing.assert_close(base, expected)
 
 
 @pytest.fixture
