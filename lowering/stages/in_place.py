@@ -189,9 +189,7 @@ class _Writes:
         pinned = result in self.given or result in self.unit.outputs_buffers()
         if pinned or not nests or len(nests) < len(makers) or result.size != target.size:
             return None
-        if (
-            prod(copy.space) != target.size
-        ):  # the rest of the result is not the input's
+        if prod(copy.space) != target.size:  # the rest of the result is not the input's
             return None
         return _Update(copy, target, result, nests)
 
