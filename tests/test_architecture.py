@@ -17,7 +17,7 @@ TORCH_COMPILER_USERS = {
     "dynfix.rewriter.capture.numbers.symbolic": "the class that names where a ShapeEnv's symbol comes from",
     "dynfix.codemods.cli.side_by_side": "counts the graph breaks of torch.compile",
 }
-LONGEST_FILE = 500
+LONGEST_FILE = 900
 MEDIAN_FUNCTION = 8
 LONG_FUNCTION = 35  # the 95th percentile
 
@@ -153,7 +153,8 @@ def test_the_reader_sees_imports_of_every_kind(tmp_path):
 
 # Parts of the house where the rest holds as well; the others join as it gets true of them.
 TYPED = ("dynfix.codemods", "dynfix.rewriter.edits", "dynfix.rewriter.catalogue")
-LARGEST_FOLDER = 28
+SMALL = 100  # lines
+MOST_SMALL_MODULES = 95  # with a single importer; this number may only fall
 WIDTH = 100
 
 
@@ -174,9 +175,20 @@ def test_every_function_has_types():
     assert not untyped
 
 
-def test_no_folder_is_crowded():
-    counts = Counter(path.parent for path in sources().values())
-    assert not {f.name for f, n in counts.items() if n > LARGEST_FOLDER}
+def test_a_module_earns_its_place():
+    """By more than one importer, or by its size."""
+    ours, importers = sources(), {}
+    for edge in graph():
+        if edge.target in ours and edge.target != edge.module:
+            importers.setdefault(edge.target, set()).add(edge.module)
+    small = [
+        module
+        for module, path in ours.items()
+        if len(importers.get(module, ())) == 1
+        and len(path.read_text(encoding="utf-8").splitlines()) < SMALL
+        and path.name != "__init__.py"
+    ]
+    assert len(small) <= MOST_SMALL_MODULES, small
 
 
 def test_a_file_name_is_used_once():

@@ -45,7 +45,8 @@ def drop_constant_masks(gm: GraphModule, examples: Sequence[Any] = ()) -> GraphM
         if _is_attention(node) and _of_sizes(node):
             mask = _mask_of(node)
             if mask not in kinds and mask in constant:
-                kinds[mask] = _kind(_evaluated(gm, mask))
+                value = _evaluated(gm, mask)
+                kinds[mask] = None if value is None else kind_of_mask(value)
             elif mask not in kinds:
                 kinds[mask] = _proved(gm, examples, mask)
             _simplify(node, kinds[mask])
@@ -113,9 +114,9 @@ def _written(node: Node) -> list[Node]:
     return [each for each in (*node.args[:1], node.kwargs.get("out")) if isinstance(each, Node)]
 
 
-def _kind(mask: torch.Tensor | None) -> str | None:
-    if mask is None:
-        return None
+def kind_of_mask(mask: torch.Tensor) -> str | None:
+    """Whether attention does without the mask: "open" where it hides nothing, "causal" where
+    `is_causal` says the same; None for any other. Waits for the device."""
     return "open" if _is_open(mask) else "causal" if _is_causal(mask) else None
 
 
@@ -150,8 +151,7 @@ def _is_open(mask: torch.Tensor) -> bool:
 
 def _is_causal(mask: torch.Tensor) -> bool:
     """Whether row i sees the columns up to i alone, as `is_causal` has it (upper left), of a
-    square:
-    the library's kernels differ in how they align others."""
+    square: the library's kernels differ in how they align others."""
     if mask.dim() < 2 or mask.shape[-1] != mask.shape[-2]:
         return False
     size = mask.shape[-1]

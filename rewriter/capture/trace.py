@@ -28,6 +28,7 @@ from . import (
     patched_functions,
     substituted_nodes,
 )
+from .attention_masks import ATTENTION, AttentionMasks
 from .made_histories import next_node
 from .moving import Moving
 from .nested import plain_in, tensors_in
@@ -70,6 +71,7 @@ class Recorder(ReadRecorder):
         self.first_node = next_node()  # that autograd makes in the call
         self.differentiates = False  # gradients are taken, or leaves made, inside
         self._opens = False  # the operator at hand takes a size that data decides
+        self.masks = AttentionMasks()
 
     def strip(self, result: Any) -> Any:
         """The call is over: what it returns and what it stored holds plain numbers."""
@@ -232,7 +234,7 @@ class Recorder(ReadRecorder):
             self._pin_offsets(args[0])
         if opsets.leaves_no_value(name, args, self._is_given):
             self.stop_here(catalogue.UNSUPPORTED, name)
-        if name == "scaled_dot_product_attention" and attention_kernels() != self.kernels:
+        if name == ATTENTION and attention_kernels() != self.kernels:
             self.stop_here(catalogue.UNSUPPORTED, "sdpa_kernel() around attention")
         if self.flags_before is not None and library_flags.counts_now(self.flags_before):
             self.stop_here(catalogue.UNSUPPORTED, f"{name} under a flag that the call has set")
@@ -242,7 +244,8 @@ class Recorder(ReadRecorder):
         args, kwargs = plain_in(args), plain_in(kwargs)
         statistics = [(each, each.clone()) for each in opsets.statistics(name, args, kwargs)]
         outs = [(each, each.shape) for each in tensors_in(kwargs.get("out")) if self._counts(each)]
-        result = self.performed(func, name, args, kwargs)
+        run = self.masks.as_eager_runs(self, args, kwargs) if name == ATTENTION else (args, kwargs)
+        result = self.performed(func, name, *run)
         if any(each.shape != was for each, was in outs):
             self.stop(catalogue.UNSUPPORTED, f"{name} gives what it is to write another shape")
         try:

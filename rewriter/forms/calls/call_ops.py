@@ -441,6 +441,11 @@ def _has_substitute(function: Any) -> bool:
     return _is_hashable_in(function, SUBSTITUTES) or (in_c and _is_hashable_in(function, STAND_INS))
 
 
+def _is_compiling(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> bool:
+    rec.masks.asked_compiling = True
+    return True
+
+
 HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwargs], Any]], ...] = (
     (transforms.takes, transforms.call),
     (higher_order.takes, higher_order.call),
@@ -457,7 +462,7 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (_is_disabled, _disabled),
     (lambda f: _is_hashable_in(f, CONSTANT), _constant),
     (lambda f: _is_hashable_in(f, INLINED), _as_is),
-    (lambda f: _is_hashable_in(f, COMPILING), lambda rec, f, args, kwargs: True),
+    (lambda f: _is_hashable_in(f, COMPILING), _is_compiling),
     (number_calls.makes_tensor, number_calls.from_array),
     (lambda f: _is_hashable_in(_unbound(f), STOPS), _stops),
     (lambda f: _is_hashable_in(_unbound(f), LOSES_KEYWORDS), _keeping_keywords),
