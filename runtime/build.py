@@ -29,6 +29,7 @@ from . import cache, compilers
 from .errors import BuildError, DynfixError
 from .report import log
 from .signals import reach_the_user
+from .stored.private_files import Folder
 
 _SHARED = ("-std=c++17", "-shared", "-fPIC")
 _KERNEL = (
@@ -52,23 +53,23 @@ def building(what: str) -> Iterator[None]:
     """Whatever goes wrong in the block (a full disk, no memory, a library that cannot be loaded) is
     an error of this package, which callers know how to do without. What handlers of the user's
     raise passes."""
-    try:
-        with reach_the_user():
+    with reach_the_user():
+        try:
             yield
-    except DynfixError:
-        raise
-    except Exception as error:
-        raise BuildError(f"{what}: {type(error).__name__}: {error}") from error
+        except DynfixError:
+            raise
+        except Exception as error:
+            raise BuildError(f"{what}: {type(error).__name__}: {error}") from error
 
 
 def built_or(instead: T, what: str, build: Callable[[], T]) -> T:
     """What `build` makes, or `instead`, and a line in the log."""
-    try:
-        with building(what):
+    with reach_the_user():
+        try:
             return build()
-    except Exception as error:
-        log.info("%s: %s", what, error)
-        return instead
+        except Exception as error:
+            log.info("%s: %r", what, error)
+    return instead
 
 
 def begun(name: str, work: Callable[[], object], daemon: bool = True) -> threading.Thread | None:
@@ -275,14 +276,12 @@ _building_lock = threading.Lock()
 
 
 def _compile(job: _Job, key: str, compiler: Compiler) -> Path:
-    source = cache.put(key, job.stem + ".cpp", job.source.encode())
-    with (
-        cache.folder_of(key) as folder,
-        cache.workspace() as work,
-        cache.made_in(work, "made.so") as made,
-    ):
-        place, words = folder.reach(source.name), [*compiler.command, *_SHARED, *job.flags]
-        done = compilers.run([*words, place, "-o", work.reach(made), *job.link])
+    with cache.workspace() as work, cache.made_in(work, "made.so") as made:
+        source = cache.put(key, job.stem + ".cpp", job.source.encode())
+        words = [*compiler.command, *_SHARED, *job.flags]
+        with Folder(str(source.parent)) as folder:
+            place = folder.reach(source.name)
+            done = compilers.run([*words, place, "-o", work.reach(made), *job.link])
         if done.returncode != 0:
             reason = compilers.failure(done).replace(place, str(source))
             raise BuildError(

@@ -152,16 +152,26 @@ def root() -> Path:
 @contextlib.contextmanager
 def workspace() -> Iterator[Folder]:
     """A folder of this process alone, on the disk of the cache. Raises OSError."""
+    try:
+        work = _work()
+    except Unsafe as error:
+        _work_elsewhere(_wanted(), error)
+        work = _work()
+    with work:
+        yield work
+
+
+def _work() -> Folder:
     with _home() as home, home.folder(_WORK, make=True) as works:
         with _lock:
             name = _works.get((home.path, os.getpid()))
             if name is None:
                 name = _works[home.path, os.getpid()] = f"{os.getpid()}-{os.urandom(6).hex()}"
                 atexit.register(_end_work, home.path, name, os.getpid())
-        with works.folder(name, make=True) as folder:
-            with contextlib.suppress(FileExistsError):
-                folder.create(_MARK)
-            yield folder
+        work = works.folder(name, make=True)
+    with contextlib.suppress(FileExistsError):
+        work.create(_MARK)
+    return work
 
 
 @contextlib.contextmanager
@@ -227,17 +237,10 @@ def _hash_of(name: str) -> str:
 
 
 @contextlib.contextmanager
-def folder_of(key: str, make: bool = False) -> Iterator[Folder]:
+def _folder_of(key: str, make: bool = False) -> Iterator[Folder]:
     """The folder with the files of `key`. Raises OSError."""
     with _home() as home, home.folder(key[:2], make) as folder:
         yield folder
-
-
-def _write(folder: Folder, name: str, data: bytes) -> None:
-    """A reader sees all of it or nothing."""
-    with workspace() as work, made_in(work, "new") as made:
-        work.create(made, data)
-        folder.replace(name, work, made)
 
 
 def put(key: str, suffix: str, data: bytes) -> Path:
@@ -257,10 +260,15 @@ def replace(key: str, suffix: str, data: bytes) -> Path:
 
 def _stored(key: str, suffix: str, data: bytes) -> Path:
     name = key + suffix
-    with folder_of(key, make=True) as folder:
-        # first: a file without its hash is never believed
-        _write(folder, _hash_of(name), hashlib.sha256(data).hexdigest().encode())
-        _write(folder, name, data)
+    parts = (
+        (_hash_of(name), hashlib.sha256(data).hexdigest().encode()),
+        (name, data),  # last: a file without its hash is never believed
+    )
+    with workspace() as work, _folder_of(key, make=True) as folder:
+        for target, part in parts:
+            with made_in(work, "new") as made:
+                work.create(made, part)
+                folder.replace(target, work, made)
         used[key, suffix] = None
         return Path(folder.path, name)
 
@@ -277,7 +285,7 @@ def _checked(folder: Folder, name: str, data: bytes) -> bool:
 def _found(key: str, suffix: str, touched: bool = False) -> tuple[Path, bytes] | None:
     name = key + suffix
     try:
-        with folder_of(key) as folder:
+        with _folder_of(key) as folder:
             data = folder.read(name)
             if not _checked(folder, name, data):
                 return None
@@ -308,7 +316,7 @@ def read(key: str, suffix: str, touched: bool = False) -> bytes | None:
 def forget(key: str, suffix: str) -> None:
     """Remove what was stored."""
     name = key + suffix
-    with contextlib.suppress(OSError), folder_of(key) as folder:
+    with contextlib.suppress(OSError), _folder_of(key) as folder:
         for each in (name, _hash_of(name)):
             folder.remove(each)
 

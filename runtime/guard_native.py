@@ -337,13 +337,13 @@ class _Engine:
                 self._start()
 
     def _first_patience(self) -> int:
-        try:
-            with reach_the_user():
+        with reach_the_user():
+            try:
                 stored = build.find_extension("guard", **torch_flags()) is not None
-        except Exception as error:
-            self._give_up(str(error))
-            return _PATIENCE
-        return 1 if stored else _PATIENCE
+                return 1 if stored else _PATIENCE
+            except Exception as error:
+                self._give_up(str(error))
+        return _PATIENCE
 
     def _start(self) -> None:
         if self.thread is None and self.failed is None:
@@ -354,12 +354,12 @@ class _Engine:
                 self.failed = "there is no thread"
 
     def _run(self) -> None:
-        try:
-            with reach_the_user():
+        with reach_the_user():
+            try:
                 native = _load()
-        except Exception as error:
-            self._give_up(str(error))
-            return
+            except Exception as error:
+                self._give_up(str(error))
+                return
         with self.lock:
             self.native = native
             waiting = list(self.waiting.items())
