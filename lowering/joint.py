@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ..runtime.build import building
+from ..runtime.compilers import time_limit
 from ..runtime.gpu import tools
 from ..runtime.options import Options
 from ..runtime.pacing import imports
@@ -101,7 +103,8 @@ def _compiled(
     empties it). `returned`: how many of its outputs leave it first."""
 
     def compiled(graph: GraphModule, zero: Zero | None = None) -> Callable[..., Any]:
-        program = compile_unit(graph, kind, options, returned)
+        with building(f"a {kind} could not be built"), time_limit(options.compiler_timeout):
+            program = compile_unit(graph, kind, options, returned)
         if kept is not None:
             kept.compiled(kind, program, zero)
         return program

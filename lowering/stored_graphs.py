@@ -111,8 +111,8 @@ class Kept:
             }
             zero = None if self._zero is None else missing_gradients.to_data(self._zero)
             entries.write(self.key, {**(self._around or {}), "programs": programs, "zero": zero})
-        except (Unstorable, Unnamed, OSError) as reason:
-            log.debug("a program is not kept: %s", reason)
+        except Exception as reason:  # the program serves this process in any case
+            log.debug("a program is not kept: %r", reason)
 
 
 def _missing(zero: Any, backward: Any) -> Any:

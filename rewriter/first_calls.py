@@ -33,11 +33,10 @@ class FirstCall:
         self._misses += 1
         if self._misses > 1 or self._code is None:
             return False
-        with contextlib.suppress(OSError):
-            if cache.path_for(self._key(), ".first").exists():
-                self._code = None
-                return True
-        return False
+        if cache.get(self._key(), ".first") is None:
+            return False
+        self._code = None
+        return True
 
     def outlived(self, recordings: list[Any]) -> None:
         """The last of `recordings` does not hold for the next call."""

@@ -5,6 +5,7 @@ Flags are those of strict IEEE arithmetic: never -ffast-math, which flushes deno
 process that loads the library.
 """
 
+import contextlib
 import dataclasses
 import functools
 import importlib.machinery
@@ -17,16 +18,18 @@ import shlex
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 from . import cache, compilers
-from .errors import BuildError
+from .errors import BuildError, DynfixError
 from .report import log
+from .signals import reach_the_user
+from .stored.private_files import Folder
 
 _SHARED = ("-std=c++17", "-shared", "-fPIC")
 _KERNEL = (
@@ -37,6 +40,51 @@ _FORBIDDEN = frozenset(
     ("-ffast-math", "-Ofast", "-funsafe-math-optimizations", "-ffinite-math-only")
 )
 _NATIVE = Path(__file__).with_name("native")
+
+
+T = TypeVar("T")
+
+
+# ---- build or fall back: what is built late, or beside the user's program, is never needed
+
+
+@contextlib.contextmanager
+def building(what: str) -> Iterator[None]:
+    """Whatever goes wrong in the block (a full disk, no memory, a library that cannot be loaded) is
+    an error of this package, which callers know how to do without. What handlers of the user's
+    raise passes."""
+    with reach_the_user():
+        try:
+            yield
+        except DynfixError:
+            raise
+        except Exception as error:
+            raise BuildError(f"{what}: {type(error).__name__}: {error}") from error
+
+
+def built_or(instead: T, what: str, build: Callable[[], T]) -> T:
+    """What `build` makes, or `instead`, and a line in the log."""
+    with reach_the_user():
+        try:
+            return build()
+        except Exception as error:
+            log.info("%s: %r", what, error)
+    return instead
+
+
+def begun(name: str, work: Callable[[], object], daemon: bool = True) -> threading.Thread | None:
+    """A thread that does `work`; None where the process may have no more threads. A process that
+    ends does not wait for a daemon's compiler."""
+    thread = threading.Thread(target=work, name=name, daemon=daemon)
+
+    def start() -> threading.Thread:
+        thread.start()
+        return thread
+
+    return built_or(None, "no thread can be started", start)
+
+
+# ---- the compiler
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,30 +155,18 @@ def isa() -> str:
     return " ".join((platform.machine(), libc, *sorted(seen.values())))
 
 
-def _first_errors(stderr: str, count: int = 6) -> str:
-    lines = stderr.splitlines()
-    wrong = [line for line in lines if "error" in line or "undefined reference" in line]
-    return "\n".join((wrong or lines)[:count])
-
-
 def _try(
     source: str, flags: Sequence[str], link: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
     """Build `source` into nothing kept."""
-    with tempfile.TemporaryDirectory(prefix="probe-", dir=cache.root()) as folder:
-        file = Path(folder, "probe.cpp")
-        file.write_text(source)
-        return compilers.run(
-            [
-                *_need_compiler().command,
-                *_SHARED,
-                *flags,
-                str(file),
-                "-o",
-                str(Path(folder, "probe.so")),
-                *link,
-            ]
-        )
+    with (
+        cache.workspace() as work,
+        cache.made_in(work, "probe.cpp") as file,
+        cache.made_in(work, "probe.so") as made,
+    ):
+        work.create(file, source.encode())
+        words = [*_need_compiler().command, *_SHARED, *flags]
+        return compilers.run([*words, work.reach(file), "-o", work.reach(made), *link])
 
 
 _UNARY = tuple(
@@ -204,14 +240,15 @@ def _probed(compiler: Compiler) -> Probed:
     stored = cache.read(name, ".json")
     found = json.loads(stored) if stored is not None else _probe()
     if stored is None:
-        cache.put(name, ".json", json.dumps(found).encode())
+        with contextlib.suppress(OSError):
+            cache.put(name, ".json", json.dumps(found).encode())
     flags = tuple(found["flags"])
     return Probed(flags, "-fopenmp" in flags, frozenset(found["vector_math"]), tuple(found["link"]))
 
 
 def probe_flags() -> Probed:
     """What can be used here, remembered in the cache. Raises BuildError without a compiler."""
-    with _probe_lock:
+    with _probe_lock, building("the C++ compiler could not be tried"):
         return _probed(_need_compiler())
 
 
@@ -239,18 +276,18 @@ _building_lock = threading.Lock()
 
 
 def _compile(job: _Job, key: str, compiler: Compiler) -> Path:
-    source = cache.put(key, job.stem + ".cpp", job.source.encode())
-    with tempfile.TemporaryDirectory(prefix="build-", dir=cache.root()) as folder:
-        made = Path(folder, "made.so")
-        done = compilers.run(
-            [*compiler.command, *_SHARED, *job.flags, str(source), "-o", str(made), *job.link]
-        )
+    with cache.workspace() as work, cache.made_in(work, "made.so") as made:
+        source = cache.put(key, job.stem + ".cpp", job.source.encode())
+        words = [*compiler.command, *_SHARED, *job.flags]
+        with Folder(str(source.parent)) as folder:
+            place = folder.reach(source.name)
+            done = compilers.run([*words, place, "-o", work.reach(made), *job.link])
         if done.returncode != 0:
+            reason = compilers.failure(done).replace(place, str(source))
             raise BuildError(
-                f"{source} could not be built by"
-                f" {shlex.join(compiler.command)}:\n{_first_errors(done.stderr)}"
+                f"{source} could not be built by {shlex.join(compiler.command)}:\n{reason}"
             )
-        return cache.put(key, job.stem + ".so", made.read_bytes())
+        return cache.put(key, job.stem + ".so", work.read(made))
 
 
 def _build(job: _Job) -> Path:
@@ -261,7 +298,8 @@ def _build(job: _Job) -> Path:
     key = job.key(compiler)
     with _building_lock:
         own = _building.setdefault(key, threading.Lock())
-    with own:  # the same library asked for twice at once is built once
+    with own, building(f"{job.name} could not be built"):
+        # the same library asked for twice at once is built once
         return cache.get(key, job.stem + ".so") or _compile(job, key, compiler)
 
 
@@ -286,7 +324,8 @@ def _pool() -> ThreadPoolExecutor:
 
 def build_shared_later(source: str, *, flags: tuple[str, ...] = (), name: str) -> "Future[Path]":
     """`build_shared` on a pool of as many threads as this process may use processors."""
-    return _pool().submit(build_shared, source, flags=flags, name=name)
+    limited = compilers.limited_as_now(build_shared)
+    return _pool().submit(limited, source, flags=flags, name=name)
 
 
 def _extension_job(
@@ -334,13 +373,21 @@ def build_extension(
 
 def load_extension(name: str, path: Path) -> ModuleType:
     """Import the extension built at `path` as `dynfix.runtime.native.<name>`. Raises
-    ImportError."""
+    ImportError, OSError."""
     full = f"{__package__}.native.{name}"
-    loader = importlib.machinery.ExtensionFileLoader(full, str(path))
-    spec = importlib.util.spec_from_file_location(full, str(path), loader=loader)
-    if spec is None:
-        raise ImportError(f"{path} is no extension module", name=full)
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
+    with cache.loading(path) as place:
+        loader = importlib.machinery.ExtensionFileLoader(full, place)
+        spec = importlib.util.spec_from_file_location(full, place, loader=loader)
+        if spec is None:
+            raise ImportError(f"{path} is no extension module", name=full)
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+    module.__file__ = str(path)
     log.debug("loaded %s from %s", full, path)
     return module
+
+
+def built_extension(name: str, otherwise: str, **how: tuple[str, ...]) -> ModuleType | None:
+    """The extension, loaded, and built if need be (`build_extension`); None where that fails, of
+    which the log says what happens `otherwise`."""
+    return built_or(None, otherwise, lambda: load_extension(name, build_extension(name, **how)))

@@ -31,7 +31,7 @@ def save_cache_artifacts() -> tuple[bytes, CacheInfo] | None:
     packed, names = io.BytesIO(), []
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for key, suffix in list(cache.used):
-            data = cache.read(key, suffix)
+            data = None if suffix in (cache.RUNS, cache.CODE) else cache.read(key, suffix)
             if data is not None:
                 names.append(f"{key}{suffix}")
                 digest = hashlib.sha256(data).hexdigest()

@@ -35,3 +35,7 @@ class RecompileLimitError(DynfixError):
 
 class RecompileError(DynfixError, RuntimeError):
     """The stance "fail_on_recompile" met a call that would be recorded."""
+
+
+class Stopped(BaseException):
+    """Ends work beside the user's when the process ends. Nothing catches it by accident."""

@@ -18,10 +18,10 @@ import torch
 from torch.autograd import forward_ad
 
 from . import build, guard_checks, paths
-from .errors import BuildError
 from .guard_plan import Plan, Step
 from .guard_state import forward_level
 from .report import log
+from .signals import reach_the_user
 from .tensor_meta import TensorMeta
 from .torch_headers import torch_flags
 
@@ -337,25 +337,29 @@ class _Engine:
                 self._start()
 
     def _first_patience(self) -> int:
-        try:
-            return 1 if build.find_extension("guard", **torch_flags()) is not None else _PATIENCE
-        except (BuildError, OSError) as error:
-            self._give_up(str(error))
-            return _PATIENCE
+        with reach_the_user():
+            try:
+                stored = build.find_extension("guard", **torch_flags()) is not None
+                return 1 if stored else _PATIENCE
+            except Exception as error:
+                self._give_up(str(error))
+        return _PATIENCE
 
     def _start(self) -> None:
         if self.thread is None and self.failed is None:
             # No daemon: a process that ends meanwhile waits for the compiler, once, and the next
             # one finds what it built.
-            self.thread = threading.Thread(target=self._run, name="dynfix-guards")
-            self.thread.start()
+            self.thread = build.begun("dynfix-guards", self._run, daemon=False)
+            if self.thread is None:
+                self.failed = "there is no thread"
 
     def _run(self) -> None:
-        try:
-            native = _load()
-        except (BuildError, ImportError, OSError) as error:
-            self._give_up(str(error))
-            return
+        with reach_the_user():
+            try:
+                native = _load()
+            except Exception as error:
+                self._give_up(str(error))
+                return
         with self.lock:
             self.native = native
             waiting = list(self.waiting.items())

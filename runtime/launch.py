@@ -11,9 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from . import build
-from .errors import BuildError
-from .report import log
+from . import build, cache
 from .result_memory import reinterpreted
 
 
@@ -38,12 +36,8 @@ class CtypesKernel:
 @functools.cache
 def kernel_type() -> Callable[[int, str, Callable[[], int] | None], Callable[..., None]]:
     """The native kernel class, or `CtypesKernel`."""
-    try:
-        module = build.load_extension("launch", build.build_extension("launch"))
-        return module.Kernel  # type: ignore[no-any-return]
-    except (BuildError, ImportError) as error:
-        log.info("kernels are launched through ctypes: %s", error)
-        return CtypesKernel
+    module = build.built_extension("launch", "kernels are launched through ctypes")
+    return CtypesKernel if module is None else module.Kernel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +65,8 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         self._file = path.name
-        self._library = ctypes.CDLL(str(path))
+        with cache.loading(path) as place:
+            self._library = ctypes.CDLL(place)
 
     def kernel(self, name: str, big: bool) -> Callable[..., None]:
         address = ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value

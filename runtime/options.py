@@ -6,8 +6,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from .errors import OptionError
+from .report import warn_once
 
 BUILTIN_BACKENDS = ("native", "eager", "aot_eager")
+
+
+def _seconds(name: str, default: int) -> int:
+    """The environment variable's, if it is a whole number of at least 1."""
+    text = os.environ.get(name, "")
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    if text:
+        warn_once("options", f"{name}={text} is no number of seconds: {default} are taken", name)
+    return default
+
+
+COMPILER_TIMEOUT = _seconds("DYNFIX_COMPILER_TIMEOUT", 900)
 
 
 def _option(default: Any, help: str) -> Any:
@@ -37,6 +51,9 @@ class Options:
         False, "draw from eager's stream of random numbers on GPUs too, by library calls"
     )
     max_autotune: bool = _option(False, "time kernel variants and keep the fastest")
+    compiler_timeout: int = _option(
+        COMPILER_TIMEOUT, "seconds after which a C++ compiler that has not ended is given up"
+    )
     strict: bool = _option(False, "raise internal failures instead of staying eager with a warning")
 
     def __post_init__(self) -> None:
@@ -46,6 +63,8 @@ class Options:
                 raise OptionError(f"{name} must be {says}, not {value!r}")
         if self.recompile_limit < 1:
             raise OptionError(f"recompile_limit must be at least 1, not {self.recompile_limit}")
+        if self.compiler_timeout < 1:
+            raise OptionError(f"compiler_timeout must be at least 1, not {self.compiler_timeout}")
         if self.target not in (None, "cpp", "triton"):
             raise OptionError(f"target must be 'cpp', 'triton' or None, not {self.target!r}")
 

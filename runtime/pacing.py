@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import compilers
+from .errors import Stopped
 from .report import log
 
 SHARE = 0.04  # of the time since the start may be lost
@@ -30,10 +31,6 @@ IDLE = 0.3  # a process that falls below this part of its pace waits, for us or 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 _STARTED = time.perf_counter()
-
-
-class Stopped(BaseException):
-    """Ends the worker's work when the process ends. Nothing catches it by accident."""
 
 
 class Stopwatch:

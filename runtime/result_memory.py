@@ -16,8 +16,6 @@ from typing import Any
 import torch
 
 from . import build
-from .errors import BuildError
-from .report import log
 from .torch_headers import torch_flags
 
 PATIENCE = 256  # large results, after which the native part is worth its compiler
@@ -116,23 +114,17 @@ def kept_at_most() -> int:
 
 
 @functools.cache
-def start() -> threading.Thread:
+def start() -> threading.Thread | None:
     """Begin to load the native part, or to build it, beside what goes on."""
-    # A daemon: a process that ends does not wait for the compiler.
-    thread = threading.Thread(target=load, name="dynfix-memory", daemon=True)
-    thread.start()
-    return thread
+    return build.begun("dynfix-memory", load)
 
 
 def load() -> None:
     """Load the native part, or build it."""
     if _Engine.native is not None:
         return
-    try:
-        path = build.build_extension("memory", **torch_flags())
-        native = build.load_extension("memory", path)
-    except (BuildError, ImportError, OSError) as error:
-        log.info("results are allocated by torch: %s", error)
+    native = build.built_extension("memory", "results are allocated by torch", **torch_flags())
+    if native is None:
         return
     native.keep_at_most(kept_at_most())
     _Engine.native = native

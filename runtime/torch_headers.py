@@ -15,8 +15,7 @@ from typing import Protocol
 import torch
 
 from . import build, compilers, pacing
-from .errors import BuildError
-from .report import log
+from .errors import Stopped
 
 PATIENCE = 128  # calls with gradients, after which the native parts are worth their compiler
 
@@ -41,13 +40,13 @@ def torch_flags() -> dict[str, tuple[str, ...]]:
 def unbuilt() -> float:
     """What compiling the extensions takes that are needed first, and are not stored: 0 on all runs
     of a machine but the first. In imports of torch."""
-    with contextlib.suppress(BuildError, OSError):
-        return sum(
-            seconds
-            for name, seconds in WARM_UP.items()
-            if build.find_extension(name, **torch_flags()) is None
-        )
-    return 0.0
+
+    def seconds() -> float:
+        flags = torch_flags()
+        missing = (n for n in WARM_UP if build.find_extension(n, **flags) is None)
+        return sum(WARM_UP[name] for name in missing)
+
+    return build.built_or(0.0, "extensions cannot be built", seconds)
 
 
 class Waiting(Protocol):
@@ -104,12 +103,10 @@ def _enabled() -> bool:
 def _first_patience() -> int:
     if not _enabled():
         return 0
-    try:
-        _Parts.stored = build.find_extension("torch_parts", **_flags()) is not None
-        return 1 if _Parts.stored else PATIENCE
-    except (BuildError, OSError) as error:
-        log.info("autograd nodes are Python's: %s", error)
-        return 0
+    find = lambda: build.find_extension("torch_parts", **_flags()) is not None  # noqa: E731
+    stored = build.built_or(None, "autograd nodes are Python's", find)
+    _Parts.stored = bool(stored)
+    return 0 if stored is None else 1 if stored else PATIENCE
 
 
 def _flags() -> dict[str, tuple[str, ...]]:
@@ -119,28 +116,23 @@ def _flags() -> dict[str, tuple[str, ...]]:
 
 
 @functools.cache
-def start() -> threading.Thread:
+def start() -> threading.Thread | None:
     """Begin to load the native parts, or to build them, beside what goes on."""
-    # A daemon: a process that ends does not wait for the compiler.
-    thread = threading.Thread(target=_load_gently, name="dynfix-torch-parts", daemon=True)
-    thread.start()
-    return thread
+    return build.begun("dynfix-torch-parts", _load_gently)
 
 
 def _load_gently() -> None:
     compilers.be_gentle()  # torch's headers take a compiler some twenty seconds
-    load()
+    with contextlib.suppress(Stopped):
+        load()
 
 
 def load() -> None:
     """Load the native parts, or build them."""
     if _Parts.native is not None or not _enabled():
         return
-    try:
-        path = build.build_extension("torch_parts", **_flags())
-        native = build.load_extension("torch_parts", path)
-    except (BuildError, ImportError, OSError) as error:
-        log.info("autograd nodes are Python's: %s", error)
+    native = build.built_extension("torch_parts", "autograd nodes are Python's", **_flags())
+    if native is None:
         return
     with _Parts.lock:
         _Parts.native = native

@@ -15,8 +15,10 @@ import torch
 
 from ...runtime import report
 from ...runtime.errors import BuildError, LoweringError, UnexpectedResult
+from ...runtime.signals import is_of_a_handler
 from ...runtime.stored import entries
 from ...runtime.torch_headers import torch_parts
+from ..graphs import graph_key
 from . import missing_gradients, second_runs, turned_gradients, uncounted_writes
 from .call_modes import autocasts, cuda_state
 from .eager_history import EagerHistory, absent, savers, targets_of, with_zeros
@@ -400,8 +402,8 @@ def _usual(
     cls = ctx._forward_cls
     if call is not None and cls.dynfix_unbuilt:
         return second_runs.gradients(ctx, call, kept)
-    if not cls.dynfix_built:  # AOTAutograd has it compiled now
-        kept = list(kept)
+    if not (cls.dynfix_built and missing_gradients.is_built(cls.compiled_bw, absent_here)):
+        kept = list(kept)  # what comes to light now is that the program cannot serve
     count, arguments = len(given), ((given,) if grads[0] is given else given)
     try:
         if missing_gradients.missing() == absent_here:
@@ -409,28 +411,37 @@ def _usual(
         else:
             with missing_gradients.without(absent_here):
                 found = cls.dynfix_plain_backward(ctx, *arguments)
-    except missing_gradients.NotStored:
-        if call is None:
+    except Exception as error:
+        if call is None or len(kept) < count or is_of_a_handler(error):
             raise
-        if call.owner.kept_under is not None:
-            entries.forget(call.owner.kept_under)  # a later process has it compiled anew
-        return second_runs.gradients(ctx, call, kept)
-    except (LoweringError, BuildError, UnexpectedResult) as error:
-        if call is None or len(kept) < count:
-            raise
-        cls.dynfix_unbuilt = True
-        report.warn_once("backward", f"a backward runs in eager: {error}", str(error))
-        return second_runs.gradients(ctx, call, kept)
-    except RuntimeError as error:
-        if call is None or len(given) < count or _WRITTEN not in str(error):
-            raise
-        if not call.fit_for(kept, cls):
-            raise
-        written = _place_of(str(error))  # of what was kept
+        written = _in_eager(error, cls, call, kept)
         return second_runs.gradients(ctx, call, kept, written)
     if not cls.dynfix_built:
         cls.dynfix_built = True
     return found
+
+
+def _in_eager(error: Exception, cls: Any, call: Call, kept: list[Any]) -> int | None:
+    """That a backward failed with `error`, which is raised again where eager would fail as well:
+    not where no program could be made, or none fits. The result that was written since, if that is
+    known."""
+    if isinstance(error, missing_gradients.NotStored):
+        if call.owner.kept_under is not None:
+            entries.forget(call.owner.kept_under)  # a later process has it compiled anew
+        return None
+    if _WRITTEN in str(error):
+        if not call.fit_for(kept, cls):
+            raise error
+        return _place_of(str(error))
+    unfit = isinstance(error, (LoweringError, BuildError, UnexpectedResult))
+    if program_in(cls.compiled_bw) is not None and not unfit:
+        raise error
+    cls.dynfix_unbuilt = True
+    place = next(filter(None, graph_key.origins_of(call.owner.module)), "")
+    report.log.debug("a backward could not be built", exc_info=error)
+    reason = str(error) if unfit else f"{type(error).__name__}: {error}"
+    report.warn_once("backward", f"a backward runs in eager: {reason} ({place})", reason + place)
+    return None
 
 
 _WRITTEN = "has been modified by an inplace operation"

@@ -89,6 +89,10 @@ class Backward:
         arguments.clear()
         return self.made[zero](kept)
 
+    def fits(self, absent: frozenset[int]) -> bool:
+        """Whether there is a program that serves where `absent` are not given."""
+        return any(zero <= absent for zero in self.made)
+
     def choose(self, absent: frozenset[int]) -> frozenset[int]:
         """The gradients that the program takes for zero which serves where `absent` are not given:
         a second program is for all that may come."""
@@ -100,6 +104,13 @@ class Backward:
             raise NotStored("a stored backward takes for zero what a gradient was given for")
         self.made[zero] = self._compile(zero)
         return zero
+
+
+def is_built(program: Any, absent: frozenset[int]) -> bool:
+    """Whether a backward without the gradients `absent` makes no program."""
+    program = program_in(program)
+    built = not isinstance(program, Backward) or program.fits(absent & program.apart)
+    return program is not None and built
 
 
 def unread(program: Any) -> frozenset[int]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from .missing_gradients import is_built
 from .plain_calls import program_in
 
 
@@ -67,7 +68,8 @@ def with_node(
         # torch up to 2.12 takes gradients one by one only
         grads = (gradients,) if getattr(cls, "boxed_grads_call", False) else gradients
         found = backward(NodeContext(saved, cls, made_again), *grads)
-        if made.backward is None and cls.dynfix_built and not cls.dynfix_unbuilt:
+        built = cls.dynfix_built and not cls.dynfix_unbuilt
+        if made.backward is None and built and is_built(cls.compiled_bw, frozenset()):
             made.backward = program_in(cls.compiled_bw)
         return found
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..build import building
 from ..errors import BuildError
 from ..report import log
 from . import kept_binaries, tools, tuning
@@ -26,7 +27,6 @@ from .triton_kernels import (
     interpreted,
     load_source,
     target_of,
-    triton,
 )
 
 _INT32 = 2**31 - 1
@@ -84,7 +84,8 @@ class _Kernel:
         kind = kind or (True, *(number % ALIGNMENT == 0 for number in self.kernel.numbers))
         with self.lock, torch.cuda.device(self.device):
             if kind not in self.binaries:
-                self.binaries[kind] = self._binary(kind)
+                with building(f"{self.kernel.name} could not be built"):
+                    self.binaries[kind] = self._binary(kind)
             return self.binaries[kind]
 
     def _binary(self, kind: tuple[bool, ...]) -> Any:
@@ -386,7 +387,7 @@ def _fits(kernel: _Kernel) -> bool:
     try:
         kernel.prepare()
         return True
-    except (BuildError, triton().runtime.errors.OutOfResources) as error:
+    except BuildError as error:
         log.info("a variant of %s is left out: %s", kernel.kernel.name, error)
         return False
 

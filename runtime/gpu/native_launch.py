@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from .. import build
-from ..errors import BuildError
 from ..report import log
 
 DRIVER = "libcuda.so.1"
@@ -31,11 +30,7 @@ def launch_types() -> ModuleType | None:
 
 @functools.cache
 def _launch_types() -> ModuleType | None:
-    try:
-        return build.load_extension("gpu_launch", build.build_extension("gpu_launch"))
-    except (BuildError, ImportError) as error:
-        log.info("GPU kernels are launched through Triton: %s", error)
-        return None
+    return build.built_extension("gpu_launch", "GPU kernels are launched through Triton")
 
 
 def native_launch(

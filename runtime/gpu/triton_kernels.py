@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.util
+import importlib
+import linecache
 import os
 import sys
 import threading
@@ -93,17 +94,17 @@ _modules_lock = threading.Lock()
 
 
 def load_source(text: str, name: str) -> ModuleType:
-    """Import kernel source from its file in the cache (Triton reads a kernel's source from its
-    file)."""
+    """Kernel source as a module. Triton asks `linecache` for a kernel's source: it is given this
+    text, whatever becomes of the file in the cache, which is for debuggers."""
     key = cache.key(TOOL, text)
     with _modules_lock:
         if key not in _modules:
-            path = cache.put(key, ".py", text.encode())
-            spec = importlib.util.spec_from_file_location(f"dynfix_kernels.{name}_{key[:12]}", path)
-            assert spec is not None and spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
+            path = str(cache.put(key, ".py", text.encode()))
+            module = ModuleType(f"dynfix_kernels.{name}_{key[:12]}")
+            module.__file__ = path
+            linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
             sys.modules[module.__name__] = module
-            spec.loader.exec_module(module)
+            exec(compile(text, path, "exec"), vars(module))
             _modules[key] = module
         return _modules[key]
 

@@ -3,6 +3,7 @@ later processes by the device's name and the kernels' texts."""
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -29,7 +30,8 @@ def choice(name: Sequence[str], count: int, measure: Callable[[], Mapping[int, f
     times = measure()
     best = min(times, key=times.__getitem__)
     log.info("%s: %s ms", name[0], {number: round(ms, 4) for number, ms in times.items()})
-    cache.put(key, ".choice", str(best).encode())
+    with contextlib.suppress(OSError):
+        cache.put(key, ".choice", str(best).encode())
     return best
 
 

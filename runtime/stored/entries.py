@@ -3,9 +3,7 @@
 They are bounded: beyond `MOST` bytes, those that were used longest ago are removed.
 """
 
-import contextlib
 import json
-import os
 from typing import Any
 
 from .. import cache
@@ -17,11 +15,9 @@ used: set[str] = set()  # what this process found or wrote
 
 def read(key: str, part: str = "") -> dict[str, Any] | None:
     """What was written under the key, or None. `part`: of what is found out about it later."""
-    data = cache.read(key, part + SUFFIX)
+    data = cache.read(key, part + SUFFIX, touched=True)
     if data is None:
         return None
-    with contextlib.suppress(OSError):
-        os.utime(cache.path_for(key, part + SUFFIX))
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
@@ -44,20 +40,12 @@ def write(key: str, value: dict[str, Any], part: str = "") -> None:
 def forget(key: str, part: str = "") -> None:
     """Remove what cannot be used."""
     used.discard(key + part)
-    with contextlib.suppress(OSError):
-        cache.path_for(key, part + SUFFIX).unlink()
+    cache.forget(key, part + SUFFIX)
 
 
 def _make_room() -> None:
-    found = []
-    for path in cache.root().glob(f"??/*{SUFFIX}"):
-        with contextlib.suppress(OSError):
-            facts = path.stat()
-            found.append((facts.st_mtime, facts.st_size, path))
     room = MOST
-    for _, size, path in sorted(found, reverse=True):
+    for _, size, key, suffix in sorted(cache.stored(SUFFIX), reverse=True):
         room -= size
         if room < 0:
-            for old in (path, path.with_name(f"{path.name}.sha256")):
-                with contextlib.suppress(OSError):
-                    old.unlink()
+            cache.forget(key, suffix)

@@ -51,17 +51,13 @@ class RunLengths:
         elif not stored and not known.stored:
             return
         with contextlib.suppress(OSError):
-            path = cache.path_for(self._key, ".runs")
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            fresh = path.with_suffix(f".{os.getpid()}")
-            fresh.write_text(json.dumps(Known(lengths, stored)))
-            fresh.replace(path)
+            cache.replace(self._key, cache.RUNS, json.dumps(Known(lengths, stored)).encode())
 
     def _known(self) -> Known:
         try:
-            lengths, stored = json.loads(cache.path_for(self._key, ".runs").read_text())
+            lengths, stored = json.loads(cache.read(self._key, cache.RUNS) or b"")
             if isinstance(lengths, list) and all(isinstance(each, float) for each in lengths):
                 return Known(lengths, stored is True)
-        except (OSError, ValueError, TypeError):
+        except (ValueError, TypeError):
             pass
         return Known([], False)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from comparing import load
 from dynfix.rewriter import emit, rewrite_cache
+from dynfix.runtime import cache
 from plain_forms import Forms
 
 HERE = Path(__file__).parent
@@ -50,13 +51,12 @@ def entry(tmp_path, monkeypatch):
     emit.rewrite(fn, Forms)
     key = rewrite_cache.key(fn.__code__)
     assert rewrite_cache.load(key) is not None
-    return key, tmp_path / "rewrite" / key
+    return key, cache.path_for(key, cache.CODE)
 
 
 def test_folder_and_files_are_private(entry):
     assert entry[1].stat().st_mode & 0o777 == 0o600
     assert entry[1].parent.stat().st_mode & 0o777 == 0o700
-    assert [path.name for path in entry[1].parent.iterdir()] == [entry[0]]
 
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 10, b"y" * 5000, "cut", "flip", "not code"])
@@ -65,12 +65,10 @@ def test_damage_is_rebuilt(entry, damage):
     data = bytearray(path.read_bytes())
     if damage == "flip":
         data[-1] ^= 1
-    elif damage == "not code":
-        body = marshal.dumps({"a": 1})
-        data = rewrite_cache.hashlib.sha256(body).digest() + body
+    if damage == "not code":
+        cache.replace(key, cache.CODE, marshal.dumps({"a": 1}))
     else:
-        data = data[:-20] if damage == "cut" else damage
-    path.write_bytes(data)
+        path.write_bytes(data if damage == "flip" else data[:-20] if damage == "cut" else damage)
     assert rewrite_cache.load(key) is None
     fn = load("expressions").arithmetic
     emit.rewrite(fn, Forms)
@@ -87,14 +85,17 @@ def test_a_folder_that_others_can_write_is_not_used(entry):
     key, path = entry
     path.parent.chmod(0o777)
     assert rewrite_cache.load(key) is None
-    rewrite_cache.store("other", emit.rewrite.__code__)
-    assert not (path.parent / "other").exists()
+    other = key[:2] + "0" * 62
+    with pytest.warns(UserWarning, match="can be written by others"):
+        rewrite_cache.store(other, emit.rewrite.__code__)
+    assert rewrite_cache.load(other) is not None
+    assert not list(path.parent.glob(f"{other}*"))
 
 
 def test_a_folder_that_is_a_link_is_not_used(entry, tmp_path):
     key, path = entry
     path.parent.rename(tmp_path / "elsewhere")
-    (tmp_path / "rewrite").symlink_to(tmp_path / "elsewhere")
+    path.parent.symlink_to(tmp_path / "elsewhere")
     assert rewrite_cache.load(key) is None
 
 
@@ -117,7 +118,7 @@ def test_nothing_is_made_in_the_folder_of_another_user(tmp_path, monkeypatch):
     os.chown(place, 12345, 12345)
     monkeypatch.setenv("DYNFIX_CACHE_DIR", str(place))
     with pytest.warns(UserWarning, match="belongs to user 12345"):
-        rewrite_cache.store("code", emit.rewrite.__code__)
+        rewrite_cache.store("ab" * 32, emit.rewrite.__code__)
     assert not list(place.iterdir())
 
 

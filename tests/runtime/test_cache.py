@@ -82,7 +82,7 @@ def test_a_failed_write_leaves_nothing(folder, monkeypatch):
         cache.put(key, ".so", b"content")
     monkeypatch.undo()
     monkeypatch.setenv("DYNFIX_CACHE_DIR", str(folder))
-    assert not [p for p in folder.rglob("*") if p.is_file()]
+    assert {p.name for p in folder.rglob("*") if p.is_file()} == {".dynfix-cache"}
 
 
 def test_a_folder_that_others_can_write_is_not_used(folder):
@@ -124,13 +124,33 @@ def test_a_folder_that_was_deleted_is_made_again(folder):
     assert cache.put(cache.key("x"), ".so", b"x").exists()
 
 
-def test_what_killed_builds_left_is_swept(folder):
-    for name, age in (("build-old", 100_000), ("probe-old", 100_000), ("build-new", 10)):
-        (folder / name).mkdir(parents=True)
-        os.utime(folder / name, (time.time() - age,) * 2)
-    folder.chmod(0o700)
-    cache.root()
-    assert [path.name for path in folder.iterdir()] == ["build-new"]
+KILLED = """
+import os
+from dynfix.runtime import cache
+with cache.workspace() as work, cache.made_in(work, "made.so") as made:
+    work.create(made, b"half a library")
+    os._exit(0)
+"""
+
+
+def test_what_killed_processes_left_is_swept_after_a_day(folder):
+    for age in (100_000, 10):
+        subprocess.run([sys.executable, "-c", KILLED], check=True)
+        newest = max((folder / "work").iterdir(), key=os.path.getmtime)
+        os.utime(newest, (time.time() - age,) * 2)
+    (newest / "notes.txt").write_text("mine")
+    subprocess.run([sys.executable, "-c", "from dynfix.runtime import cache; cache.root()"])
+    assert list((folder / "work").iterdir()) == [newest]
+    os.utime(newest, (time.time() - 100_000,) * 2)
+    subprocess.run([sys.executable, "-c", "from dynfix.runtime import cache; cache.root()"])
+    assert {path.name for path in newest.iterdir()} == {".dynfix-cache", "notes.txt"}
+
+
+def test_a_process_that_ends_leaves_no_working_folder(folder):
+    subprocess.run(
+        [sys.executable, "-c", "from dynfix.runtime import cache; cache.put('ab' * 32, '.x', b'x')"]
+    )
+    assert not list((folder / "work").iterdir()) and list((folder / "ab").iterdir())
 
 
 WRITER = """
@@ -152,4 +172,4 @@ def test_processes_at_once(folder):
     for writer in writers:
         _, stderr = writer.communicate(timeout=60)
         assert writer.returncode == 0, stderr.decode()
-    assert not list(folder.rglob(".new-*"))
+    assert not list(folder.glob("work/*"))
