@@ -54,7 +54,7 @@ def test_a_loss_over_many_classes_and_its_gradient(classes):
     check_gradients(lambda x: F.nll_loss(x, target), torch.randn(8, classes))
 
 
-I, J = torch.tensor([0, 3, 1]), torch.tensor([2, 0, 3])
+FIRST, SECOND = torch.tensor([0, 3, 1]), torch.tensor([2, 0, 3])
 Y = torch.arange(20.0).reshape(4, 5)
 NOT_READ = {  # what an index picks, where that has no part in the result, or only some of it
     "fill": lambda x, i: F.cross_entropy(x.new_ones(3, 4), i),
@@ -83,8 +83,8 @@ BAD = torch.tensor([4, 0, 1]), torch.tensor([1, -9, 2]), torch.tensor([9, -5, 8]
 def test_what_is_picked_out_of_range_and_not_needed_is_an_error(gradients):
     for name, fn in NOT_READ.items():
         x = Y.clone().requires_grad_(gradients)
-        call = compiled(fn, x, I)
-        for good in (I, J):
+        call = compiled(fn, x, FIRST)
+        for good in (FIRST, SECOND):
             torch.testing.assert_close(call(x, good), fn(x, good), msg=name)
         for bad in BAD:
             try:
@@ -93,7 +93,7 @@ def test_what_is_picked_out_of_range_and_not_needed_is_an_error(gradients):
                 with pytest.raises((IndexError, RuntimeError)):
                     call(x, bad)
                     pytest.fail(f"{name} of {bad}")
-        torch.testing.assert_close(call(x, I), fn(x, I), msg=name)
+        torch.testing.assert_close(call(x, FIRST), fn(x, FIRST), msg=name)
 
 
 def test_positions_are_asked_for_once_where_all_of_them_are_read(monkeypatch):
@@ -104,7 +104,7 @@ def test_positions_are_asked_for_once_where_all_of_them_are_read(monkeypatch):
         return picked[:, 2:4] * picked[:, :2]
 
     found = units(monkeypatch)
-    check(halves, Y, I)
+    check(halves, Y, FIRST)
     nests = [nest for unit in found for item in unit.items for nest in item.nests]
     assert len(nests) == 1
 
