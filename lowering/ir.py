@@ -197,6 +197,10 @@ class Indirect(Atom):
     def text(self) -> str:
         return f"[{show(self.value)} < {self.bound}]"
 
+    @property
+    def may_raise(self) -> bool:
+        return not self.certain
+
     def bounds(self) -> sizes.Bounds:
         return 0, sizes.last(self.bound)
 

@@ -29,6 +29,7 @@ from .graphs.fused_steps import write_out_fused_steps
 from .graphs.gapped_writes import write_by_copies
 from .graphs.inference_trace import inference_graph
 from .graphs.lone_draws import with_lone_draws
+from .graphs.raising_calls import raising_calls
 from .graphs.result_strides import keep_result_strides
 from .graphs.rnn import keep_rnns
 from .graphs.strides_in_place import keep_strides
@@ -54,6 +55,7 @@ REWRITES = (
 
 
 @uncollected()
+@raising_calls()
 def compile_graph(
     gm: GraphModule,
     example_inputs: list[torch.Tensor],

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 from .nodes import Node, node
 from .poly import Size as Size
@@ -31,6 +31,8 @@ Bounds = tuple[Size, Size]  # None for an end that is not known
 
 class Atom(Node):
     """A term of an index that is not a number."""
+
+    may_raise: ClassVar[bool] = False  # asking for it does more than to give a number
 
     @property
     def text(self) -> str:
@@ -138,7 +140,7 @@ def const(value: Size) -> Index:
 
 def atom_index(atom: Atom, factor: Size = 1) -> Index:
     """`factor * atom` as an index; an axis of size 1 is always 0."""
-    if factor == 0 or atom.bounds() == (0, 0):
+    if factor == 0 or (atom.bounds() == (0, 0) and not atom.may_raise):
         return ZERO
     return Index(((atom, factor),), 0)
 

@@ -14,6 +14,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from ...runtime.stored.plain_data import Damaged, Decoder, Encoder
 from ..graph_modules import graph_module
+from ..graphs.raising_calls import drop_unneeded
 from .plain_calls import program_in
 
 aten = torch.ops.aten
@@ -206,7 +207,7 @@ def _take_for_zero(graph: GraphModule, tangents: int, zero: frozenset[int]) -> N
         elif _overload_packet(node) in _LINEAR and _is_plain(node):
             zeros.add(node)
     _write_out(graph.graph, zeros)
-    graph.graph.eliminate_dead_code()
+    drop_unneeded(graph.graph)
     for node in gone:
         graph.graph.erase_node(node)
     graph.recompile()

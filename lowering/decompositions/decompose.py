@@ -67,6 +67,8 @@ _EXTRA = (
 _KEEP = (
     aten._scaled_dot_product_flash_attention_for_cpu,
     aten.binary_cross_entropy,  # whose kernel checks what it is given
+    aten.max_unpool2d,  # so does this one
+    aten.max_unpool3d,
     aten.embedding_dense_backward,
     aten.linear_backward,
     aten.index_add,

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_flatten
 from ..decompositions.pool_offsets import PLACES, keep_offsets
 from ..decompositions.random_numbers import UNIFORM
 from . import seeded_calls
+from .raising_calls import without_repeated
 
 _OURS_AND_TORCHS = frozenset(("aten", "prims", "dynfix"))
 
@@ -44,6 +45,7 @@ def partition(joint: GraphModule, inputs: Any, **settings: Any) -> tuple[GraphMo
     seeded_calls.hide(joint)
     with config.patch(cse=False):
         parts = min_cut_rematerialization_partition(joint, inputs, **settings)
+    without_repeated(parts[1].graph)
     seeded_calls.show(parts)
     return parts
 

@@ -275,7 +275,7 @@ def _embedding(ctx: Context, node: Any, table: Ref, ids: Ref, *args: Any, **kwar
 
     def body(at: tuple[Index, ...]) -> Value:
         row = indirect(ids.load(at[:-1]), table.shape[0])
-        return table.load((row, at[-1]))
+        return ctx.pick(table, (row, at[-1]))
 
     return ctx.pointwise(node, body)
 
@@ -289,7 +289,7 @@ def _gather(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref, **kwargs: Any) 
 
     def body(at: tuple[Index, ...]) -> Value:
         position = indirect(ids.load(at), x.shape[dim])
-        return x.load(tuple(position if d == dim else index for d, index in enumerate(at)))
+        return ctx.pick(x, tuple(position if d == dim else index for d, index in enumerate(at)))
 
     return ctx.pointwise(node, body)
 
@@ -321,7 +321,7 @@ def _index_select(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref) -> Ref:
 
     def body(at: tuple[Index, ...]) -> Value:
         position = indirect(ids.load((at[dim],)), x.shape[dim])
-        return x.load(tuple(position if d == dim else index for d, index in enumerate(at)))
+        return ctx.pick(x, tuple(position if d == dim else index for d, index in enumerate(at)))
 
     return ctx.pointwise(node, body)
 
@@ -345,7 +345,7 @@ def _index(ctx: Context, node: Any, x: Ref, ids: Sequence[Ref | None]) -> Ref:
         for d, size in enumerate(x.shape):
             index = ids[d] if d < len(ids) else None
             source.append(plain.pop(0) if index is None else from_end(index.load(picks), size))
-        return x.load(source)
+        return ctx.pick(x, source)
 
     return ctx.pointwise(node, body)
 

@@ -9,7 +9,7 @@ import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
 from torch._prims_common import elementwise_dtypes
 
-from ..ir import Cast, IndexValue, Select, Value
+from ..ir import Cast, Const, IndexValue, Select, Value
 from ..poly import Size, at_least
 from ..registry import Unsupported, lowers
 from ..unit import Ref
@@ -184,7 +184,13 @@ def logic(name: str, numeric: str) -> Callable[[Value, Value], Value]:
 
 
 def extremum(name: str) -> Callable[[Value, Value], Value]:
-    return logic("or" if name == "maximum" else "and", name)
+    """Of two zeros the second one stays, as in eager's vectors."""
+    made = logic("or" if name == "maximum" else "and", name)
+    return lambda a, b: made(a, b) if _is_nonzero(b) else made(b, a)
+
+
+def _is_nonzero(value: Value) -> bool:
+    return isinstance(value, Const) and value.value != 0
 
 
 for _name in ("maximum", "minimum"):
@@ -340,10 +346,14 @@ def _clamp(
         low, high = None, low
     operands = [operand for operand in (x, low, high) if operand is not None]
     names = ["maximum"] * (low is not None) + ["minimum"] * (high is not None)
+    steps = [  # a zero stays what it is at a limit that is a number
+        extremum(name) if isinstance(limit, Ref) else named(name)
+        for name, limit in zip(names, operands[1:], strict=True)
+    ]
 
     def body(value: Value, *limits: Value) -> Value:
-        for name, limit in zip(names, limits, strict=True):
-            value = op(name, value, limit)
+        for limited, limit in zip(steps, limits, strict=True):
+            value = limited(value, limit)
         return value
 
     if any(isinstance(limit, float) and math.isnan(limit) for limit in operands[1:]):

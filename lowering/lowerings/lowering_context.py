@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from .. import sizes
-from ..ir import Buffer, Nest, Store, Value
+from ..ir import Buffer, Load, Nest, Store, Value
 from ..poly import Poly, Size, hint
 from ..registry import Unsupported
 from ..sizes import Index
+from ..stages.positions import check, uncertain
 from ..symint import Symbols
 from ..unit import Item, Layout, Ref, extent, is_dense, is_distinct
 from .value_builders import cast, const
@@ -119,6 +120,20 @@ class Context:
             return const(operand, dtype)
         raise Unsupported(f"an operand of type {type(operand).__name__}")
 
+    def pick(self, x: Ref, at: Sequence[Index]) -> Load:
+        """The element at coordinates that may be positions from memory."""
+        return Load(x.buffer, self._picked(x, at))
+
+    def _picked(self, x: Ref, at: Sequence[Index]) -> Index:
+        """Where the element is. A loop of its own asks for positions that do not matter for that,
+        since the tensor is expanded, or has one element there."""
+        index, device = x.index(at), self.device_of(x)
+        known = set(uncertain([index]))
+        for atom in dict.fromkeys(uncertain(at)):
+            if atom not in known:
+                self.add(check(atom, (self.origin,), device, self.layouts))
+        return index
+
     def add(self, nest: Nest) -> None:
         self.items.append(nest)
 
@@ -144,9 +159,8 @@ class Context:
         if 0 in shape:
             return target
         at = tuple(sizes.atom_index(axis) for axis in sizes.make_axes(tuple(shape)))
-        store = Store(
-            target.buffer, target.index(places(at)), cast(body(at), target.dtype), combine
-        )
+        place = self._picked(target, places(at))
+        store = Store(target.buffer, place, cast(body(at), target.dtype), combine)
         self.add(Nest(tuple(shape), (), (store,), (self.origin,)))
         return target
 

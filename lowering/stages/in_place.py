@@ -27,12 +27,12 @@ from ..ir import (
     indices_of,
     map_indirect,
     nest_loads,
-    rewrite_axes,
     walk,
 )
 from ..sizes import Axis
-from ..unit import ExternCall, Item, Layout, Unit
+from ..unit import ExternCall, Item, Unit
 from .axes import axes_of, canonical
+from .positions import computed
 from .regions import changed, folded
 from .storage import given_buffers, written
 
@@ -152,18 +152,11 @@ class _Writes:
 
     def _computed(self, value: Value, axes: tuple[Axis, ...], of: Nest) -> Load:
         """A load of the value at each point of `axes`, from a new buffer that an item fills."""
-        shape = tuple(axis.size for axis in axes)
         inner = of.axes[len(of.space) :] if of.is_reduction else ()
-        strides = sizes.contiguous_strides(shape)
-        buffer = Buffer(f"new{len(self.layouts)}", value.dtype, prod(shape))
         device = self.layouts[of.stores[0].buffer].device
-        self.layouts[buffer] = Layout(shape, strides, device)
-        places = {axis: Axis(number, axis.size) for number, axis in enumerate((*axes, *inner))}
-        moved = rewrite_axes(value, lambda axis: sizes.atom_index(places[axis]))  # type: ignore[index]
-        store = Store(buffer, sizes.linear([places[a] for a in axes], strides), moved)
-        made = Nest(shape, tuple(axis.size for axis in inner), (store,), of.origins)
+        made, load = computed(value, axes, inner, of.origins, device, self.layouts)
         self.items.append(canonical(made))
-        return Load(buffer, sizes.linear(axes, strides))
+        return load
 
     def _raise_early(self, known: int) -> None:
         """Put those of the items that come after the `known` ones and may raise where what they

@@ -31,9 +31,10 @@ from ..lowerings.value_builders import const, op
 from ..ops import OPS
 from ..poly import Size, at_least, hint, is_known
 from ..sizes import Atom, Axis, FloorDiv, Index, Mod
-from ..unit import Item, Unit
-from .axes import canonical, points
+from ..unit import Item, Layout, Unit
+from .axes import axes_of, canonical, points
 from .picked import apart, picked_again
+from .positions import asked, checks_of, uncertain, unconditional
 
 CHEAP = 6  # a value that costs no more may be computed at every read
 NARROW = 8  # times smaller than what is computed: such a buffer costs little to read again
@@ -58,12 +59,13 @@ def inline(unit: Unit, ordered: bool = False) -> Unit:
     readers, narrowed, compared = _final_readers(unit, kept), _narrowed(unit), _compared(unit)
     picked, layouts = picked_again(unit) if ordered else {}, dict(unit.layouts)
     available: dict[Buffer, Nest] = {}
+    checks = _Checks(layouts)
     items: list[Item] = []
     for item in unit.items:
         if not isinstance(item, Nest):
             items.append(item)
             continue
-        nest = _inline_into(item, available, items, ordered)
+        nest = _inline_into(item, available, items, checks, ordered)
         buffer = nest.stores[0].buffer
         moves = buffer in narrowed and _is_value(nest)
         once = buffer in compared and any(map(_varies, nest.values))
@@ -76,8 +78,10 @@ def inline(unit: Unit, ordered: bool = False) -> Unit:
             continue
         if buffer not in kept and not once and (moves or _inlinable(nest, own)):
             available[buffer] = nest
+            checks.expect(nest, len(items))
         else:
             items.append(nest)
+    checks.add_missing(available, items)
     return unit.replace(items=tuple(items), layouts=layouts)
 
 
@@ -190,7 +194,7 @@ def _evaluations(buffer: Buffer, reader: Nest) -> int:
 
 
 def _inline_into(
-    nest: Nest, available: dict[Buffer, Nest], items: list[Item], ordered: bool
+    nest: Nest, available: dict[Buffer, Nest], items: list[Item], checks: "_Checks", ordered: bool
 ) -> Nest:
     """The nest with loads of available producers replaced by their values. One that would make it
     too large becomes an item; so does, for kernels of vectors, one of rows that the nest cuts into
@@ -199,8 +203,11 @@ def _inline_into(
     for buffer in sorted(
         {load.buffer for load in nest_loads(nest) if load.buffer in available}, key=lambda b: b.name
     ):
-        grown = _substitute(nest, available[buffer])
+        rewriter = _Inliner(available[buffer])
+        grown = _substitute(nest, available[buffer], rewriter)
         if _bearable(grown) and not (ordered and _cuts_rows(nest, grown)):
+            lost = checks.lost(nest, grown, rewriter)
+            items += [_inline_into(each, available, items, checks, ordered) for each in lost]
             nest = grown
         else:
             items.append(available.pop(buffer))
@@ -245,8 +252,38 @@ def _bearable(nest: Nest) -> bool:
     return few and len({v.buffer for v in nest.loads}) <= MOST_LOADS
 
 
-def _substitute(nest: Nest, producer: Nest) -> Nest:
-    rewriter = _Inliner(producer)
+class _Checks:
+    """Positions that may be out of range, of what is inlined and of what that is inlined into: a
+    nest of its own asks for those that no nest asks for any more."""
+
+    def __init__(self, layouts: dict[Buffer, Layout]) -> None:
+        self._layouts = layouts
+        self._expected: dict[Buffer, tuple[int, Nest]] = {}  # by the place of its item
+
+    def expect(self, nest: Nest, place: int) -> None:
+        if asked(nest):
+            self._expected[nest.stores[0].buffer] = place, nest
+
+    def lost(self, nest: Nest, grown: Nest, rewriter: "_Inliner") -> list[Nest]:
+        """Nests for what `nest` asked for, and `grown` does not."""
+        if rewriter.store.buffer in self._expected and rewriter.covers(nest):
+            del self._expected[rewriter.store.buffer]
+        now = asked(grown)
+        own = uncertain(rewriter.index(sizes.atom_index(atom)) for atom in asked(nest))
+        return checks_of(grown, [atom for atom in own if atom not in now], self._layouts)
+
+    def add_missing(self, available: Container[Buffer], items: list[Item]) -> None:
+        for buffer, (place, nest) in reversed(self._expected.items()):
+            if buffer in available:
+                made = checks_of(nest, asked(nest), self._layouts)
+                items[place:place] = map(canonical, made)
+
+
+def _of_size(nest: Nest, axis: Axis) -> Iterator[Axis]:
+    return (each for each in nest.axes if each.size == axis.size)
+
+
+def _substitute(nest: Nest, producer: Nest, rewriter: "_Inliner") -> Nest:
     stores = tuple(
         Store(s.buffer, rewriter.index(s.index), rewriter(s.value), s.combine) for s in nest.stores
     )
@@ -260,7 +297,7 @@ class _Inliner(Rewriter):
 
     def __init__(self, producer: Nest) -> None:
         super().__init__()
-        self.store = producer.stores[0]
+        self.producer, self.store = producer, producer.stores[0]
         self.axes = producer.axes
 
     def leave(self, value: Value) -> Value:
@@ -268,6 +305,26 @@ class _Inliner(Rewriter):
             return value
         made = self._at(value.index)
         return made if value.mask is None else masked(made, value.mask)
+
+    def covers(self, nest: Nest) -> bool:
+        """Whether one of the nest's loads meets, at all its points, all the positions that the
+        producer asks for."""
+        axes = {axis for atom in asked(self.producer) for axis in axes_of(atom.value)}
+        whole = sizes.linear(nest.axes, sizes.contiguous_strides(nest.space + nest.inner))
+        for load in unconditional(nest):
+            if not isinstance(load, Load) or load.buffer is not self.store.buffer:
+                continue
+            if load.index is self.store.index:
+                return True
+            if load.index is whole and prod(nest.space + nest.inner) == load.buffer.size:
+                return True
+            places = stored_at(self.store, self.axes, load.index)
+            found = {places[axis] for axis in axes}
+            if len(found) == len(axes) and all(
+                places[axis] in map(sizes.atom_index, _of_size(nest, axis)) for axis in axes
+            ):
+                return True
+        return False
 
     def _at(self, position: Index) -> Value:
         """What the producer stores at flat `position`."""

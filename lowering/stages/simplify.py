@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from ..ir import Buffer, Nest, nest_loads
-from ..unit import ExternCall, Item, Ref, Symbol, Unit, leaves
+from ..unit import ExternCall, Item, Layout, Ref, Symbol, Unit, leaves
 from .axes import canonical
+from .positions import asked, checks_of
 
 aten = torch.ops.aten
 _EMPTY = frozenset(  # what a copy into new memory leaves behind
@@ -18,13 +19,16 @@ _EMPTY = frozenset(  # what a copy into new memory leaves behind
 
 
 def simplify(unit: Unit) -> Unit:
-    items = [canonical(item) if isinstance(item, Nest) else item for item in drop_dead(unit)]
-    return unit.replace(items=tuple(items))
+    layouts = dict(unit.layouts)
+    live = drop_dead(unit, layouts)
+    items = [canonical(item) if isinstance(item, Nest) else item for item in live]
+    return unit.replace(items=tuple(items), layouts=layouts)
 
 
-def drop_dead(unit: Unit) -> list[Item]:
-    """Items without nests whose results are never read. Extern calls stay, for they may have
-    effects, but lose such results; those that only take memory go."""
+def drop_dead(unit: Unit, layouts: dict[Buffer, Layout]) -> list[Item]:
+    """Items without nests whose results are never read, but for the positions that these ask for.
+    Extern calls stay, for they may have effects, but lose such results; those that only take memory
+    go."""
     wanted = {*_names(unit.outputs), *unit.given_buffers()}
     kept: list[Item] = []
     for item in reversed(unit.items):
@@ -35,6 +39,9 @@ def drop_dead(unit: Unit) -> list[Item]:
             wanted.update(_names((item.args, item.kwargs)))
         elif isinstance(item, Nest):
             if not any(store.buffer in wanted for store in item.stores):
+                checks = checks_of(item, asked(item), layouts)
+                wanted.update(load.buffer for nest in checks for load in nest_loads(nest))
+                kept += checks
                 continue
             wanted.update(load.buffer for load in nest_loads(item))
         kept.append(item)

@@ -12,6 +12,11 @@ from .cpp_nest import NestPrinter
 from .cpp_ops import TYPES, element_type
 from .cpp_rows import BLOCK, COMBINE, costly
 
+_FOLDS = COMBINE | {  # of two zeros the one that is there stays
+    "max": "{0} = op_maximum<{t}>({0}, {1});",
+    "min": "{0} = op_minimum<{t}>({0}, {1});",
+}
+
 
 def scatter(nest: Nest, nests: NestPrinter, lines: Lines, parallel: bool) -> None:
     """Loops over the whole nest. Points that differ on an axis which the index adds as it is never
@@ -131,4 +136,4 @@ def _store(store: Store, printer: ExpressionPrinter, lines: Lines) -> None:
     if store.combine is None:
         lines.add(f"{place} = {value};")
     else:
-        lines.add(COMBINE[store.combine].format(place, value, t=TYPES[store.buffer.dtype]))
+        lines.add(_FOLDS[store.combine].format(place, value, t=TYPES[store.buffer.dtype]))

@@ -126,3 +126,14 @@ def test_lists_of_memory(dtype):
     ):
         found, want = listed(tensor.to(dtype)), tensor.to(dtype).tolist()
         assert (found, repr(found)) == (want, repr(want))
+
+
+def test_numbers_of_repeats_that_eager_refuses_are_an_error():
+    compiled = dynfix.compile(lambda x, n: torch.repeat_interleave(x, n) * 2)
+    x = torch.arange(3.0)
+    for n in ([1, 2, 1], [2, 1, 1]):
+        torch.testing.assert_close(
+            compiled(x, torch.tensor(n)), torch.repeat_interleave(x, torch.tensor(n)) * 2
+        )
+    with pytest.raises(RuntimeError, match="negative"):
+        compiled(x, torch.tensor([-1, 4, 1]))

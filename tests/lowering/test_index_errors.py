@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from .harness import check, check_gradients, compiled
+from .harness import check, check_gradients, compiled, units
 
 X, IDS = torch.randn(7, 5), torch.tensor([0, 6, 3])
 COLUMNS = torch.tensor([[0, 4], [2, 2], [1, 3]])
@@ -52,3 +52,82 @@ def test_a_loss_over_many_classes_and_its_gradient(classes):
     target = torch.randint(classes, (8,))
     check_gradients(lambda x: F.nll_loss(F.log_softmax(x, -1), target), torch.randn(8, classes))
     check_gradients(lambda x: F.nll_loss(x, target), torch.randn(8, classes))
+
+
+FIRST, SECOND = torch.tensor([0, 3, 1]), torch.tensor([2, 0, 3])
+Y = torch.arange(20.0).reshape(4, 5)
+NOT_READ = {  # what an index picks, where that has no part in the result, or only some of it
+    "fill": lambda x, i: F.cross_entropy(x.new_ones(3, 4), i),
+    "fill_gathered": lambda x, i: x.new_zeros(3, 4).gather(1, i[:, None]) * 2,
+    "expanded": lambda x, i: x[:3, :1].expand(3, 4).gather(1, i[:, None]) + 1,
+    "one_row": lambda x, i: F.embedding(i // 4, x[:1]),
+    "one_column_written": lambda x, i: x.new_zeros(3, 1).scatter(1, (i // 4)[:, None], 1.0),
+    "one_row_added": lambda x, i: x.new_zeros(1).index_add(0, i // 4, x[0, :3]),
+    "dead": lambda x, i: (x[i], x + 1)[1],
+    "dead_write": lambda x, i: (x.new_zeros(4).index_put((i,), x[0, 0]), x + 1)[1],
+    "dead_loss": lambda x, i: (F.nll_loss(x[:3, :4], i, reduction="none"), x + 1)[1],
+    "like": lambda x, i: torch.ones_like(x[i]) + x[:3],
+    "overwritten": lambda x, i: x[i].copy_(x[:3]),
+    "a_part": lambda x, i: x[i][1] * 2,
+    "every_other": lambda x, i: x[i][::2] + 1,
+    "behind_a_condition": lambda x, i: torch.where(x.new_zeros(3, 5) > 0, x[i], x[:3]),
+    "masked": lambda x, i: torch.tril(x[i], -9),
+    "of_an_index": lambda x, i: x.new_ones(4)[i.new_ones(4).cumsum(0)[i] - 1] * x[0, 0],
+    "several": lambda x, i: x.new_ones(4, 4)[i, i.flip(0)] + x[0, 0],
+    "padded_away": lambda x, i: F.pad(x[i], (0, 0, -2, 0)),
+}
+BAD = torch.tensor([4, 0, 1]), torch.tensor([1, -9, 2]), torch.tensor([9, -5, 8])
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_what_is_picked_out_of_range_and_not_needed_is_an_error(gradients):
+    for name, fn in NOT_READ.items():
+        x = Y.clone().requires_grad_(gradients)
+        call = compiled(fn, x, FIRST)
+        for good in (FIRST, SECOND):
+            torch.testing.assert_close(call(x, good), fn(x, good), msg=name)
+        for bad in BAD:
+            try:
+                fn(x, bad)
+            except (IndexError, RuntimeError):
+                with pytest.raises((IndexError, RuntimeError)):
+                    call(x, bad)
+                    pytest.fail(f"{name} of {bad}")
+        torch.testing.assert_close(call(x, FIRST), fn(x, FIRST), msg=name)
+
+
+def test_positions_are_asked_for_once_where_all_of_them_are_read(monkeypatch):
+    """Of a table two halves of each element are taken, as rotary positions are."""
+
+    def halves(x, i):
+        picked = x[i]
+        return picked[:, 2:4] * picked[:, :2]
+
+    found = units(monkeypatch)
+    check(halves, Y, FIRST)
+    nests = [nest for unit in found for item in unit.items for nest in item.nests]
+    assert len(nests) == 1
+
+
+NOT_NEEDED = {
+    "linalg.inv": (lambda x: (torch.linalg.inv(x), x + 1)[1], torch.eye(3), torch.zeros(3, 3)),
+    "cholesky": (lambda x: (torch.cholesky(x), x + 1)[1], torch.eye(3), -torch.eye(3)),
+    "histc": (lambda x: (torch.histc(x, 4), x + 1)[1], torch.ones(3), torch.full((3,), torch.nan)),
+    "remainder": (lambda x: (7 % x, x + 1)[1], torch.tensor([1, 2]), torch.tensor([1, 0])),
+    "max_unpool1d": (
+        lambda x: F.max_unpool1d(x[None] * 1.0, x[None], 2),
+        torch.tensor([0, 3]),
+        torch.tensor([0, -1]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT_NEEDED)
+def test_values_that_an_operator_refuses_are_an_error(name):
+    fn, good, bad = NOT_NEEDED[name]
+    call = compiled(fn, good)
+    torch.testing.assert_close(call(good), fn(good))
+    with pytest.raises(RuntimeError):
+        fn(bad)
+    with pytest.raises(RuntimeError):
+        call(bad)

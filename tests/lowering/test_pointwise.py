@@ -490,3 +490,28 @@ def test_a_gradient_of_zero_where_what_comes_is_infinite():
         torch.testing.assert_close(found, expected, equal_nan=True)
         ours, theirs = (torch.autograd.grad(each.sum(), x)[0] for each in (found, expected))
         torch.testing.assert_close(ours, theirs, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_which_of_two_zeros_stays(dtype):
+    """Bit by bit as in eager, but for the last elements, where eager's loops have another rule."""
+    zeros = torch.tensor([0.0, -0.0], dtype=dtype)
+    a, b = zeros[torch.arange(128) % 2], zeros[torch.arange(128) // 2 % 2]
+
+    def extrema(a, b):
+        both = torch.maximum(a, b), torch.minimum(a, b), a.clamp(b), a.clamp(max=b), a.clamp(b, b)
+        numbers = torch.relu(a), a.clamp(0.0), a.clamp(-0.0, 0.0), a.clamp(max=-0.0)
+        return *both, *numbers, torch.fmax(a, b), torch.fmin(a, b), F.hardtanh(a, 0.0, 1.0)
+
+    for found, expected in zip(compiled(extrema, a, b)(a, b), extrema(a, b), strict=True):
+        assert torch.equal(found[:96].signbit(), expected[:96].signbit())
+
+
+def test_which_of_two_zeros_stays_where_memory_is_folded_into():
+    a, b, at = torch.zeros(8), torch.full((8,), -0.0), torch.arange(8)
+
+    def folded(a, b, at):
+        return a.scatter_reduce(0, at, b, "amax"), b.scatter_reduce(0, at, a, "amin")
+
+    for found, expected in zip(compiled(folded, a, b, at)(a, b, at), folded(a, b, at), strict=True):
+        assert torch.equal(found.signbit(), expected.signbit())

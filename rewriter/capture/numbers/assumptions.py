@@ -189,11 +189,17 @@ class _Builder:
         return node
 
     def check(self, tensor: torch.Tensor, count: int) -> None:
-        """A later call compares the sum of `tensor` when the segment has run."""
-        node, total = self("sum", self.rec.node(tensor)), Meta.of(tensor.sum())
-        value = Value(self.rec.segment.index, node, -1, total)
+        """A later call compares the sum of `tensor` when the segment has run, and whether there
+        are negative numbers in it, which eager refuses as repeats."""
+        node = self.rec.node(tensor)
+        self._compare(self("sum", node), tensor.sum(), count)
+        if tensor.dtype is not torch.bool:
+            self._compare(self("sum", self("lt", node, 0)), (tensor < 0).sum(), 0)
+
+    def _compare(self, node: torch.fx.Node, found: torch.Tensor, expected: int) -> None:
+        value = Value(self.rec.segment.index, node, -1, Meta.of(found))
         recipe = Apply(torch.Tensor.item, (self.rec.value_recipe(value),))
-        self.rec.outcomes.append((recipe.after, recipe, count))
+        self.rec.outcomes.append((recipe.after, recipe, expected))
 
     def places(self, mask: torch.Tensor, count: int) -> torch.fx.Node:
         """`mask.nonzero()`. What is missing in a call that turns out to be another one's is 0, an
