@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from ..ir import Buffer, Group, Nest, accesses, part_height
 from ..poly import Size, hint, is_known
 from ..sizes import Axis, Index, coefficient
-from .axes import LEAST_VECTOR, axes_of, dividing, split_where
+from ..unit import Unit
+from .axes import LEAST_VECTOR, axes_of, canonical, dividing, split_where, undivided
 from .short_axes import is_picked_in_rows
 
 LEAST_GATHERED = 8  # turns of a vector loop that are better than single elements
@@ -44,6 +45,18 @@ def _inner_split(nest: Nest) -> Nest:
     if not nest.inner or nest.is_reduction:
         return nest
     return split_where((nest,), lambda nests: dividing(nests, nests[0].axes[-1:]))[0]
+
+
+def fold_in_order(unit: Unit) -> Unit:
+    """Folds go through what they read as it lies in memory, where a view has hidden that: an image
+    with its channels last, of which groups of channels are folded."""
+    items = [_in_order(item) if isinstance(item, Nest) else item for item in unit.items]
+    return unit.replace(items=tuple(items))
+
+
+def _in_order(nest: Nest) -> Nest:
+    divided = undivided(nest)
+    return nest if divided is nest else canonical(divided)
 
 
 def sparse_steps(nests: Sequence[Nest], axis: Axis) -> list[int]:

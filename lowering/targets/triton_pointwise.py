@@ -32,9 +32,14 @@ def pointwise_tiles(group: Group, device: Device) -> list[Tile]:
     pair = _transposed_pair(group)
     if pair is not None:
         return _square_tiles(group, *pair)
-    divided = split_space(group)
-    found = _sides(divided)
+    divided, found = sides(group)
     return _flat_tiles(group, device) if found is None else _square_tiles(divided, *found)
+
+
+def sides(group: Group) -> tuple[Group, tuple[Side, Side] | None]:
+    """The group with axes that are not merged, and the sides of a tile, if it should have two."""
+    divided = split_space(group)
+    return divided, _sides(divided)
 
 
 def _by_stride(group: Group) -> Group:
@@ -112,11 +117,10 @@ def _sides(group: Group) -> tuple[Side, Side] | None:
     whole = next((run for run, _ in found.most_common() if not _in_pieces(run, flat)), None)
     if whole is None:
         return None
-    x = _side(whole, (), SIDE)
-    y = _side(torn, x, SIDE)
+    y = _side(torn, whole.axes[:1], SIDE)
     x = _side(whole, y, max(SIDE, 2 * FLAT // pow2(prod(a.size for a in y))))
     tiled = {axis: hint(axis.size) for axis in (*x, *y)}
-    return (y, x) if x and run_length(torn, tiled) >= 2 * run_length(torn, flat) else None
+    return (y, x) if x and y and run_length(torn, tiled) >= 2 * run_length(torn, flat) else None
 
 
 def _in_pieces(run: Run, points: dict[Axis, int]) -> bool:
