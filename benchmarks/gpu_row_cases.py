@@ -20,7 +20,7 @@ class Row:
 
     shapes: of the inputs, (full, tiny); moved: elements that pass through memory once; grads:
     inputs that require gradients; changes: whether inputs are written to; random: whether results
-    are.
+    are; last: inputs that have their channels last in memory.
     """
 
     fn: Callable[..., Any]
@@ -33,6 +33,7 @@ class Row:
     integers: dict[int, int] = dataclasses.field(default_factory=dict)
     positive: tuple[int, ...] = ()
     dtype: torch.dtype = BF16
+    last: tuple[int, ...] = ()
 
 
 def rope(x, cos, sin):
@@ -196,6 +197,153 @@ ROWS = {
     ),
     "Softmax": Row(softmax, _rows(8192, 4096), lambda n: 5 * n[0], "both", (0,)),
 }
+
+
+# ---- operands in another order of axes
+
+
+def copied_add(x, y):
+    return x.t().contiguous() + y
+
+
+def copied_gelu(x):
+    return F.gelu(x.t().contiguous())
+
+
+def permuted_add(x, y):
+    return x.permute(2, 1, 0).contiguous() + y
+
+
+def to_channels_last(x):
+    return F.relu(x.contiguous(memory_format=torch.channels_last))
+
+
+def from_channels_last(x, y):
+    return x.contiguous() + y
+
+
+def images(x):
+    """Pixels, channel beside channel, as planes."""
+    return (x.permute(0, 3, 1, 2).contiguous() - 0.5) * 4.0
+
+
+def keys(q):
+    return q.permute(0, 2, 3, 1).contiguous() * 0.125
+
+
+def merged_heads(o, r):
+    return o.transpose(1, 2).reshape(r.shape) + r
+
+
+def patches(x, places):
+    return x.flatten(2).transpose(1, 2).contiguous() + places
+
+
+def patches_norm(x, w, b):
+    return F.layer_norm(x.flatten(2).transpose(1, 2).contiguous(), w.shape, w, b)
+
+
+def unshuffle(x, y):
+    return F.pixel_unshuffle(x, 2) + y
+
+
+def shuffle(x, y):
+    return F.pixel_shuffle(x, 2) + y
+
+
+def interleaved_rope(x, cos, sin):
+    turned = torch.stack((-x[..., 1::2], x[..., ::2]), -1).reshape(x.shape)
+    return x * cos + turned * sin
+
+
+def softmax_along_width(x):
+    return torch.softmax(x.permute(0, 3, 1, 2), -1)
+
+
+def softmax_of_channels(x):
+    return torch.softmax(x, 1)
+
+
+def norm_of_channels(x, w):
+    mean, var = x.mean(1, keepdim=True), x.var(1, keepdim=True, unbiased=False)
+    return (x - mean) * torch.rsqrt(var + 1e-6) * w[:, None, None]
+
+
+def sums_of_copied(x, y):
+    return (x.t().contiguous() + y).sum(-1)
+
+
+def _of(
+    shape: tuple[int, ...], tiny: tuple[int, ...], *more: Callable[..., tuple[int, ...]]
+) -> Callable[[bool], list[tuple[int, ...]]]:
+    """Inputs of the first one's shape, and of shapes that are made of it."""
+
+    def shapes(small: bool) -> list[tuple[int, ...]]:
+        first = tiny if small else shape
+        return [first, *(other(*first) for other in more)]
+
+    return shapes
+
+
+_IMAGE, _TINY_IMAGE = (64, 256, 56, 56), (2, 20, 6, 7)
+REORDERED = {
+    "t copy + add": Row(copied_add, _rows(8192, 8192, (1, 0)), lambda n: 3 * n[0]),
+    "gelu of t copy": Row(copied_gelu, _rows(8192, 8192), lambda n: 2 * n[0]),
+    "3-d copy + add": Row(
+        permuted_add,
+        _of((384, 512, 384), (18, 20, 33), lambda a, b, c: (c, b, a)),
+        lambda n: 3 * n[0],
+    ),
+    "relu to NHWC": Row(to_channels_last, _of(_IMAGE, _TINY_IMAGE), lambda n: 2 * n[0]),
+    "NHWC + NCHW copy": Row(
+        from_channels_last,
+        _of(_IMAGE, _TINY_IMAGE, lambda *shape: shape),
+        lambda n: 3 * n[0],
+        last=(0,),
+    ),
+    "pixels to planes": Row(images, _of((64, 512, 512, 3), (2, 20, 22, 3)), lambda n: 2 * n[0]),
+    "keys of heads": Row(keys, _of((8, 2048, 32, 128), (2, 20, 3, 18)), lambda n: 2 * n[0]),
+    "heads to rows + add": Row(
+        merged_heads,
+        _of((8, 32, 2048, 128), (2, 3, 20, 18), lambda b, h, t, d: (b, t, h * d)),
+        lambda n: 3 * n[0],
+    ),
+    "patches + places": Row(
+        patches,
+        _of((256, 768, 16, 16), (2, 20, 4, 5), lambda b, c, h, w: (1, h * w, c)),
+        lambda n: 2 * n[0],
+    ),
+    "LayerNorm of patches": Row(
+        patches_norm,
+        _of((256, 768, 14, 14), (2, 20, 4, 5), *[lambda b, c, h, w: (c,)] * 2),
+        lambda n: 2 * n[0],
+    ),
+    "pixel_unshuffle + add": Row(
+        unshuffle,
+        _of((32, 32, 256, 256), (2, 3, 18, 20), lambda b, c, h, w: (b, c * 4, h // 2, w // 2)),
+        lambda n: 3 * n[0],
+    ),
+    "pixel_shuffle + add": Row(
+        shuffle,
+        _of((32, 128, 128, 128), (2, 8, 9, 10), lambda b, c, h, w: (b, c // 4, h * 2, w * 2)),
+        lambda n: 3 * n[0],
+    ),
+    "interleaved rope": Row(interleaved_rope, _rope, lambda n: 2 * n[0]),
+    "GroupNorm of NHWC": Row(group_norm_silu, _groups, lambda n: 2 * n[0], last=(0,)),
+    "softmax over W of NHWC": Row(
+        softmax_along_width, _of((16, 128, 128, 256), (2, 5, 20, 18)), lambda n: 2 * n[0]
+    ),
+    "softmax of channels": Row(
+        softmax_of_channels, _of((32, 64, 128, 256), (2, 20, 5, 7)), lambda n: 2 * n[0]
+    ),
+    "norm of channels": Row(
+        norm_of_channels,
+        _of((64, 96, 112, 112), (2, 20, 5, 7), lambda b, c, h, w: (c,)),
+        lambda n: 2 * n[0],
+    ),
+    "sums of t copy": Row(sums_of_copied, _rows(8192, 8192, (1, 0)), lambda n: 2 * n[0]),
+}
+ROWS |= REORDERED
 
 
 def liger(fn: Callable[..., Any]) -> Callable[..., Any]:

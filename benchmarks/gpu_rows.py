@@ -32,7 +32,7 @@ from typing import Any
 import torch
 from torch._functorch import config as functorch_config
 
-from .gpu_row_cases import ROWS, liger
+from .gpu_row_cases import REORDERED, ROWS, liger
 
 Tensors = list[torch.Tensor]
 
@@ -86,6 +86,8 @@ class Child:
                 continue
             kind = {"generator": generator, "device": self.device}
             value = torch.randn(shape, **kind).to(row.dtype)
+            if k in row.last:
+                value = value.contiguous(memory_format=torch.channels_last)
             made.append(
                 (value.abs() if k in row.positive else value).requires_grad_(k in row.grads)
             )
@@ -273,7 +275,7 @@ def line(result: dict[str, Any], peak: float = 0.0) -> str:
         if f"{name} error" in result
     ]
     ratios = " ".join(f"{result.get(f'{name} error_ratio', float('nan')):.1f}" for name in SYSTEMS)
-    return f"{result['row']:<20}" + " ".join(map(cell, SYSTEMS)) + f"  {ratios}" + "".join(problems)
+    return f"{result['row']:<22}" + " ".join(map(cell, SYSTEMS)) + f"  {ratios}" + "".join(problems)
 
 
 def copy_gbps() -> float:
@@ -286,7 +288,7 @@ def copy_gbps() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", default=",".join(ROWS))
+    parser.add_argument("--only", help="names of rows, between commas, or 'reordered'")
     parser.add_argument("--systems", default="eager,tc,ours", help=f"some of {','.join(SYSTEMS)}")
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--rounds", type=int, default=15)
@@ -303,8 +305,13 @@ def main() -> None:
     _all(options)
 
 
+def _chosen(only: str | None) -> list[str]:
+    groups = {None: [*ROWS], "reordered": [*REORDERED]}
+    return groups[only] if only in groups else str(only).split(",")
+
+
 def _all(options: argparse.Namespace) -> None:
-    until, waiting = time.time() + options.limit, options.only.split(",")
+    until, waiting = time.time() + options.limit, _chosen(options.only)
     running: list[tuple[str, subprocess.Popen[bytes]]] = []
     with open(options.out / "errors.txt", "a") as errors:
         while (waiting or running) and time.time() < until:
@@ -332,7 +339,7 @@ def _report(options: argparse.Namespace) -> None:
     rows = {r["row"]: r for r in map(json.loads, path.read_text().splitlines())}
     peak = copy_gbps()
     text = [f"{torch.cuda.get_device_name()}, copy {peak:.0f} GB/s; ms, share of it, host"]
-    text.append(f"{'':<20}" + " ".join(f"{name:>21}" for name in SYSTEMS) + "  error over eager's")
+    text.append(f"{'':<22}" + " ".join(f"{name:>21}" for name in SYSTEMS) + "  error over eager's")
     text += [line(rows[name], peak) for name in ROWS if name in rows]
     for label, peers, own in (
         ("default", ("tc",), "ours"),

@@ -31,6 +31,7 @@ from .stages import storage
 from .stages.batches import batch
 from .stages.columns import split_columns, split_columns_of_many_rows
 from .stages.conversions import gather_conversions
+from .stages.divisions import fold_in_order
 from .stages.early import early
 from .stages.few_rows import split_few_rows
 from .stages.in_place import in_place
@@ -76,6 +77,7 @@ STAGES = (
     Stage("narrow_stores", narrow_stores, fusion=True),
     Stage("in_place", in_place),
     Stage("narrow", widen, fusion=True, ordered=True),
+    Stage("fold_in_order", fold_in_order, fusion=True, ordered=False),
     Stage("columns", split_columns, fusion=True, ordered=True),
     Stage("columns", split_columns_of_many_rows, fusion=True, ordered=False),
     Stage("few_rows", split_few_rows, fusion=True, ordered=True),

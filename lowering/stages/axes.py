@@ -251,13 +251,34 @@ def split_axis(nest: Nest, axis: Axis, divisor: Size) -> Nest:
     return rebuild(nest, shape[:count], shape[count:], rewrite)
 
 
+def split_where(
+    nests: tuple[Nest, ...], find: Callable[[tuple[Nest, ...]], tuple[Axis, Size] | None]
+) -> tuple[Nest, ...]:
+    """The nests with an axis that they share split for as long as one is found, with what divides
+    it exactly."""
+    while (found := find(nests)) is not None:
+        nests = tuple(split_axis(nest, *found) for nest in nests)
+    return nests
+
+
+def dividing(
+    nests: Sequence[Nest], axes: Sequence[Axis], least: int = LEAST_VECTOR
+) -> tuple[Axis, Size] | None:
+    """The last of these axes that some index divides exactly, and by what."""
+    found = ((axis, divisor_of(nests, axis, least)) for axis in reversed(axes))
+    return next(((axis, divisor) for axis, divisor in found if divisor is not None), None)
+
+
+def split_common(nests: tuple[Nest, ...], count: int) -> tuple[Nest, ...]:
+    """Nests that share their first `count` axes, which are split wherever an index divides one
+    exactly."""
+    more = count - len(nests[0].axes)  # how many are not shared, from the end
+    return split_where(nests, lambda n: dividing(n, n[0].axes[: len(n[0].axes) + more], least=2))
+
+
 def undivided_space(nest: Nest) -> Nest:
     """A pointwise nest whose axes are split wherever an index divides one exactly."""
-    for axis in nest.axes:
-        divisor = divisor_of((nest,), axis, least=2)
-        if divisor is not None:
-            return undivided_space(split_axis(nest, axis, divisor))
-    return nest
+    return split_common((nest,), len(nest.axes))[0]
 
 
 def in_order(nest: Nest, numbers: Sequence[int], count: int) -> Nest:
@@ -275,8 +296,5 @@ def undivided(nest: Nest) -> Nest:
     side in memory is read so."""
     if not nest.is_reduction or _has_positions(nest):
         return nest
-    for axis in nest.axes[len(nest.space) :]:
-        divisor = divisor_of((nest,), axis)
-        if divisor is not None:
-            return undivided(split_axis(nest, axis, divisor))
-    return nest
+    count = len(nest.space)
+    return split_where((nest,), lambda nests: dividing(nests, nests[0].axes[count:]))[0]

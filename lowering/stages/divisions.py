@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from ..ir import Buffer, Group, Nest, accesses, part_height
 from ..poly import Size, hint, is_known
 from ..sizes import Axis, Index, coefficient
-from .axes import LEAST_VECTOR, axes_of, divisor_of, split_axis
+from ..unit import Unit
+from .axes import LEAST_VECTOR, axes_of, canonical, dividing, split_where, undivided
 from .short_axes import is_picked_in_rows
 
 LEAST_GATHERED = 8  # turns of a vector loop that are better than single elements
@@ -16,40 +17,46 @@ def without_divisions(group: Group) -> Group:
     """The group with the last axis of the space split wherever an index divides it exactly, and the
     inner one of each pointwise nest. Where nothing is inside, the other axes too: they show then
     what lies across the last one."""
-    while part_height(group.nests) is None and (found := _divided(group)) is not None:
-        nests = tuple(split_axis(nest, *found) for nest in group.nests)
-        group = Group(group.name, nests[0].space, nests)
-    return Group(group.name, group.space, tuple(map(_inner_split, group.nests)))
+    nests = group.nests
+    if part_height(nests) is None:
+        nests = split_where(nests, _divided)
+    return Group(group.name, nests[0].space, tuple(map(_inner_split, nests)))
 
 
-def _divided(group: Group) -> tuple[Axis, Size] | None:
+def _divided(nests: Sequence[Nest]) -> tuple[Axis, Size] | None:
     """The next axis to split, and by what."""
-    axes = group.nests[0].axes[: len(group.space)]
-    rows = any(nest.inner or nest.is_reduction for nest in group.nests)
+    axes = nests[0].axes[: len(nests[0].space)]
+    rows = any(nest.inner or nest.is_reduction for nest in nests)
     short = bool(axes) and hint(axes[-1].size) < LEAST_VECTOR
-    if rows or (short and not any(map(is_picked_in_rows, group.nests))):
+    if rows or (short and not any(map(is_picked_in_rows, nests))):
         axes = axes[-1:]
-    for axis in reversed(axes):
-        divisor = divisor_of(group.nests, axis, _least(group, axis))
-        if divisor is not None:
-            return axis, divisor
-    return None
+    found = (dividing(nests, (axis,), _least(nests, axis)) for axis in reversed(axes))
+    return next((each for each in found if each is not None), None)
 
 
-def _least(group: Group, axis: Axis) -> int:
+def _least(nests: Sequence[Nest], axis: Axis) -> int:
     """Points of an axis that is worth a loop: fewer beside elements that vectors gather."""
-    loads = (x for nest in group.nests for x in nest.loads)
+    loads = (x for nest in nests for x in nest.loads)
     gathered = any(coefficient(x.index, axis) == 0 and axis in axes_of(x) for x in loads)
     return LEAST_GATHERED if gathered else LEAST_VECTOR
 
 
 def _inner_split(nest: Nest) -> Nest:
-    while nest.inner and not nest.is_reduction:
-        divisor = divisor_of((nest,), nest.axes[-1])
-        if divisor is None:
-            return nest
-        nest = split_axis(nest, nest.axes[-1], divisor)
-    return nest
+    if not nest.inner or nest.is_reduction:
+        return nest
+    return split_where((nest,), lambda nests: dividing(nests, nests[0].axes[-1:]))[0]
+
+
+def fold_in_order(unit: Unit) -> Unit:
+    """Folds go through what they read as it lies in memory, where a view has hidden that: an image
+    with its channels last, of which groups of channels are folded."""
+    items = [_in_order(item) if isinstance(item, Nest) else item for item in unit.items]
+    return unit.replace(items=tuple(items))
+
+
+def _in_order(nest: Nest) -> Nest:
+    divided = undivided(nest)
+    return nest if divided is nest else canonical(divided)
 
 
 def sparse_steps(nests: Sequence[Nest], axis: Axis) -> list[int]:

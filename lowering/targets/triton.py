@@ -14,9 +14,10 @@ from ..ir import Batch, Buffer, Group, Load, group_variables, part_height, store
 from ..poly import hint, is_known
 from .triton_axes import absorb_inner
 from .triton_ops import POINTERS
+from .triton_pointwise import pointwise_tiles
 from .triton_print import KernelPrinter
 from .triton_split import cut
-from .triton_tile import Device, Tile, part_tiles, pointwise_tiles, reach, row_tiles
+from .triton_tile import Device, Tile, part_tiles, reach, row_tiles
 
 NAME = "fused"
 _CALLED = hashlib.sha256(Path(__file__).with_name("triton_math.py").read_bytes()).hexdigest()

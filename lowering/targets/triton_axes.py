@@ -8,6 +8,7 @@ from math import prod
 from .. import sizes
 from ..ir import RUNNING, AxisRewriter, Buffer, Group, Load, Nest, Store, store_values
 from ..sizes import Atom, Axis, Index
+from ..stages.axes import split_common
 
 
 def rewrite_nest(
@@ -50,6 +51,13 @@ def permute_space(nest: Nest, order: tuple[int, ...]) -> Nest:
     space = tuple(nest.space[k] for k in order)
     new = {nest.axes[k]: sizes.atom_index(Axis(i, nest.space[k])) for i, k in enumerate(order)}
     return rewrite_nest(nest, space, nest.inner, lambda a: new.get(a) or sizes.atom_index(a))  # type: ignore[call-overload]
+
+
+def split_space(group: Group) -> Group:
+    """The group with every axis of its space split where an index divides it exactly: a merged axis
+    hides what lies side by side in an operand that was read in another order."""
+    nests = split_common(group.nests, len(group.space))
+    return Group(group.name, nests[0].space, nests)
 
 
 def absorb_inner(group: Group) -> Group:

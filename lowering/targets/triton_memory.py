@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from ..ir import Buffer, Load, Nest, atoms, nest_loads
+from .. import sizes
+from ..ir import Buffer, Group, Load, Nest, atoms, nest_loads
 from ..poly import hint
 from ..sizes import Atom, Axis, Index, Mod
 
@@ -41,6 +43,55 @@ def _unit_terms(index: Index) -> Iterator[Axis]:
             yield atom
         elif factor == 1 and isinstance(atom, Mod):
             yield from _unit_terms(atom.base)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Where an access goes in memory: the axes that take it from element to element, innermost
+    first, each of which steps over all of those before; and every axis that it depends on."""
+
+    axes: tuple[Axis, ...]
+    every: frozenset[Axis]
+
+
+def runs(nests: Iterable[Nest]) -> Counter[Run]:
+    """The bytes of the accesses in memory, by how they run; no run of their own have those that no
+    axis takes to a neighbour, and those of one axis alone."""
+    weight: Counter[Run] = Counter()
+    for nest in nests:
+        for buffer, index in set(accesses(nest)):
+            run = _run(index)
+            if run.axes and len(run.every) > 1:
+                weight[run] += hint(buffer.size) * buffer.dtype.itemsize
+    return weight
+
+
+def _run(index: Index) -> Run:
+    steps = {abs(hint(factor)): atom for atom, factor in index.terms if isinstance(atom, Axis)}
+    axes, step = [], 1
+    while (axis := steps.pop(step, None)) is not None:
+        axes.append(axis)
+        step *= hint(axis.size)
+    return Run(tuple(axes), frozenset(a for a in atoms(index) if isinstance(a, Axis)))
+
+
+def points_of_end(group: Group, count: int) -> dict[Axis, int]:
+    """How many points of each axis of the space `count` points in a row have."""
+    points = {}
+    for axis in reversed(sizes.make_axes(group.space)):
+        points[axis] = min(hint(axis.size), count)
+        count = max(count // max(hint(axis.size), 1), 1)
+    return points
+
+
+def run_length(run: Run, points: dict[Axis, int]) -> int:
+    """Neighbours in memory among these points of the axes, one of each that is not named."""
+    length = 1
+    for axis in run.axes:
+        length *= points.get(axis, 1)
+        if points.get(axis, 1) < hint(axis.size):
+            break
+    return length
 
 
 def reads_vectors(nests: Iterable[Nest]) -> bool:

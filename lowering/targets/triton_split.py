@@ -35,9 +35,10 @@ from ..ir import (
     walk,
 )
 from ..sizes import Atom, Axis, Index
-from .triton_axes import flatten
+from .triton_axes import absorb_inner, flatten
 from .triton_one_pass import BASES, base_of, one_pass
 from .triton_ops import identity
+from .triton_pointwise import sides
 from .triton_tile import COLUMNS, LOOPED, PERSISTENT, Device, pow2, runs_along_space
 
 FEWEST = 256  # elements of a column up to which it is not split
@@ -63,7 +64,7 @@ def cut(group: Group, device: Device) -> Pieces:
     if 0 in group.space:
         return Pieces((group,))
     group = one_pass(group, _kinds(group, device))
-    if not any(_splits(nest, device) for nest in group.nests):
+    if not any(_splits(nest, device) for nest in group.nests) and not _ends_in_pieces(group):
         return Pieces((group,))
     pieces = fission(group)
     groups: list[Group] = []
@@ -86,6 +87,16 @@ def _kinds(group: Group, device: Device) -> tuple[str, ...]:
         chunk, parts = _chunks(max(lengths), count, _unit(runs_along_space((flatten(nest),))))
         return (SQUARES, EXPONENTIALS) if chunk * parts == max(lengths) else (EXPONENTIALS,)
     return (SQUARES, EXPONENTIALS) if max(lengths) > PERSISTENT else ()
+
+
+def _ends_in_pieces(group: Group) -> bool:
+    """Whether long rows are folded as they lie in memory, and the loop that uses the folds has to
+    store them in another order, which a kernel of its own does in tiles."""
+    last = group.nests[-1]
+    if not last.inner or last.is_reduction or prod(last.inner) <= PERSISTENT:
+        return False
+    alone = absorb_inner(Group(group.name, group.space, (last,)))
+    return len(group.nests) > 1 and not alone.nests[0].inner and sides(alone)[1] is not None
 
 
 def _unit(columns: bool) -> int:

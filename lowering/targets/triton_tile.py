@@ -13,18 +13,15 @@ from ..ir import (
     IndexValue,
     Load,
     Nest,
-    Op,
     Reduced,
     group_variables,
     nest_loads,
     store_values,
 )
-from ..ops import OPS
 from ..poly import Size, divided, hint, is_known, variables
 from ..sizes import Axis, Index
-from .triton_axes import coordinates, flatten, permute_space, rewrite_nest
+from .triton_axes import coordinates, flatten, rewrite_nest, split_space
 from .triton_memory import accesses, reads_vectors, unit_axes
-from .triton_ops import SHORTER
 
 PERSISTENT = 16384  # longest row held in registers, in elements of the padded tile
 LOOPED = 2048  # elements of a row that one step of a loop takes
@@ -36,7 +33,8 @@ COLUMNS = 64  # side by side in a program that folds them
 FEW = 128  # programs that leave much of a GPU idle
 AT_ONCE = 1024  # elements of short rows that a program with partial sums takes together
 LONGEST_TURNED = 1024  # elements of them that are held at once
-ARITHMETIC = 40  # what the functions of an element cost where they bound a kernel
+LONGEST_HELD = 1024  # rows of columns that are held whole
+HELD = 4096  # elements of such columns in one program
 INT32 = 2**31 - 1
 
 
@@ -156,98 +154,7 @@ def _ends(index: Index) -> list[Size]:
     return [INT32 + 1] if None in ends else [*ends, *(-end for end in ends)]
 
 
-def _order_by_stride(group: Group) -> tuple[int, ...]:
-    """Space axes by falling stride of the largest access: flat order then follows memory."""
-    largest = max(
-        (a for n in group.nests for a in accesses(n)), key=lambda a: hint(a[0].size), default=None
-    )
-    if largest is None or any(not isinstance(atom, Axis) for atom, _ in largest[1].terms):
-        return tuple(range(len(group.space)))
-    axes = sizes.make_axes(group.space)
-    stride = [abs(hint(sizes.coefficient(largest[1], axis))) or INT32 for axis in axes]
-    return tuple(sorted(range(len(axes)), key=lambda k: (-stride[k], k)))
-
-
 # ---- choices
-
-
-def pointwise_tiles(group: Group, device: Device) -> list[Tile]:
-    """Tiles for a group without inner axes, the likeliest best first."""
-    if len(group.space) > 1:
-        order = _order_by_stride(group)
-        group = Group(
-            group.name,
-            tuple(group.space[k] for k in order),
-            tuple(permute_space(n, order) for n in group.nests),
-        )
-    pair = _transposed_pair(group)
-    return _square_tiles(group, pair) if pair else _flat_tiles(group, device)
-
-
-def _flat_tiles(group: Group, device: Device) -> list[Tile]:
-    nests = tuple(flatten(nest) for nest in group.nests)
-    x = Axis(0, prod(group.space))
-    wide = needs_int64(group)
-    fair = pow2(hint(x.size) // (device.multiprocessors * 4))
-    blocks = [(min(1024, max(128, fair)), 4), (2048, 8), (512, 4), (1024, 8)]
-    if fair >= 1024 and _is_arithmetic(nests):
-        blocks = [(1024, 1), (2048, 2), *blocks]
-    inner: tuple[None, ...] = (None,) * len(nests)
-    return [
-        Tile((Dim("x", x, min(block, pow2(x.size))),), inner, nests, True, warps, wide)
-        for block, warps in blocks
-    ]
-
-
-def _is_arithmetic(nests: tuple[Nest, ...]) -> bool:
-    """Whether instructions bound the kernel, all of them in a line: many elements a thread then
-    hide what each waits for. Two GELUs of 16,384 x 4,096 took 85 µs on an H200 with 8 elements a
-    thread, and 73 with 32; one takes 68 with either."""
-    stored = [store.buffer.dtype for nest in nests for store in nest.stores]
-    costs = [
-        (value.name, OPS[value.name].cost)
-        for nest in nests
-        for value in store_values(nest)
-        if isinstance(value, Op)
-    ]
-    short = all(name in SHORTER for name, cost in costs if cost >= OPS["exp"].cost)
-    halves = all(dtype.itemsize == 2 and dtype.is_floating_point for dtype in stored)
-    return halves and short and sum(cost for _, cost in costs) >= ARITHMETIC
-
-
-def _transposed_pair(group: Group) -> tuple[Axis, Axis] | None:
-    """Two axes that different accesses run along, if a tile over both pays: (outer, innermost)."""
-    weight = unit_axes(group.nests)
-    longest = [axis for axis, _ in weight.most_common(2) if hint(axis.size) >= 16]
-    if len(longest) < 2:
-        return None
-    y, x = sorted(longest, key=lambda axis: axis.number)
-    return y, x
-
-
-def _square_tiles(group: Group, pair: tuple[Axis, Axis]) -> list[Tile]:
-    """Tiles of y by x; every other axis is a scalar z."""
-    others = tuple(axis for axis in sizes.make_axes(group.space) if axis not in pair)
-    z = Axis(0, prod(axis.size for axis in others))
-    y, x = Axis(1, pair[0].size), Axis(2, pair[1].size)
-    where = dict(zip(others, coordinates(z, tuple(axis.size for axis in others)), strict=True))
-    where |= {pair[0]: sizes.atom_index(y), pair[1]: sizes.atom_index(x)}
-    space = (z.size, y.size, x.size)
-    nests = tuple(rewrite_nest(nest, space, (), where.__getitem__) for nest in group.nests)  # type: ignore[arg-type]
-    inner: tuple[None, ...] = (None,) * len(nests)
-    wide = needs_int64(group)
-    shapes = [(64, 64, 8), (32, 64, 8), (32, 32, 4), (16, 64, 4)]
-    return [
-        Tile(
-            (Dim("z", z, 1), Dim("y", y, min(h, pow2(y.size))), Dim("x", x, min(w, pow2(x.size)))),
-            inner,
-            nests,
-            True,
-            warps,
-            wide,
-        )
-        for h, w, warps in shapes
-    ]
 
 
 def row_tiles(group: Group, device: Device) -> list[Tile]:
@@ -261,13 +168,14 @@ def row_tiles(group: Group, device: Device) -> list[Tile]:
         columns = _uneven_columns(group)
         if columns:
             return _staged(_column_tiles(group, columns, wide))
-        shapes = _column_shapes(x.size, max(hint(prod(nest.inner)) for nest in flat))
+        shapes = _column_shapes(x.size, flat)
         if _are_windows(flat) and hint(x.size) >= MANY:
             shapes = [(512, 1, 4), *shapes]
         return _staged([_flat_tile(x, shape, flat, wide) for shape in shapes])
-    column = _column_axis(group)
-    if column is not None:
-        return _column_tiles(group, (column,), wide)
+    for whole in (group, split_space(group)):
+        column = _column_axis(whole)
+        if column is not None:
+            return _column_tiles(whole, (column,), wide)
     shapes = []
     if _is_turned(flat) and hint(x.size) >= TURNED:
         shapes.append(_turned(longest))
@@ -429,10 +337,9 @@ def _column_tiles(group: Group, columns: tuple[Axis, ...], wide: bool) -> list[T
     where = dict(zip(others, coordinates(z, tuple(axis.size for axis in others)), strict=True))
     where |= zip(columns, coordinates(x, tuple(axis.size for axis in columns)), strict=True)
     nests = tuple(_over_two(nest, z, x, where) for nest in group.nests)
-    longest = max(hint(prod(nest.inner)) for nest in nests)
     return [
         _row_tile((Dim("z", z, 1), Dim("x", x, block)), nests, step, warps, wide)
-        for block, step, warps in _column_shapes(x.size, longest, hint(z.size))
+        for block, step, warps in _column_shapes(x.size, nests, hint(z.size))
     ]
 
 
@@ -472,19 +379,35 @@ def _are_windows(nests: tuple[Nest, ...]) -> bool:
     return all(is_known(prod(nest.inner)) and prod(nest.inner) <= WINDOW for nest in nests)
 
 
-def _column_shapes(columns: int, longest: int, others: int = 1) -> list[tuple[int, int, int]]:
+def _column_shapes(
+    columns: Size, nests: tuple[Nest, ...], others: int = 1
+) -> list[tuple[int, int, int]]:
     """others: programs for each of columns side by side. Few programs take few columns each, which
     fill a sector of memory, with more warps."""
+    longest = max(hint(prod(nest.inner)) for nest in nests)
     block = min(COLUMNS, pow2(columns))
     while block > 8 and hint(columns) * others // block < 64 and longest > 2048 // block:
         block //= 2
     step = min(pow2(max(longest, 1)), 2048 // block)
     start = [(block, step, 2), (block, step, 4)]
+    held = _held_columns(columns, nests) if step < pow2(longest) else []
     return [
+        *held,
         *(start if hint(columns) * others // block > FEW else start[::-1]),
         (block, min(step * 2, pow2(max(longest, 1))), 8),
         (min(block * 2, pow2(columns)), step, 8),
     ]
+
+
+def _held_columns(columns: Size, nests: tuple[Nest, ...]) -> list[tuple[int, int, int]]:
+    """Whole columns that are gone through several times, in registers: they are read once."""
+    looped = [nest for nest in nests if nest.inner]
+    longest = max(map(length, looped))
+    if len(looped) < 2 or longest > LONGEST_HELD:
+        return []
+    padded = pow2(longest)
+    block = min(max(HELD // padded, TURNED), COLUMNS, pow2(columns))
+    return [(block, padded, max(min(block * padded // 512, 16), 1))]
 
 
 def _warps(tile: int) -> int:
