@@ -1,0 +1,14 @@
+"""What a server of forked processes loads for the documentation's commands: torch and the compiler,
+once they have compiled a training step."""
+
+import sys
+
+import dynfix
+import torch
+import torch._dynamo
+
+torch.set_num_threads(1)
+_layer = torch.nn.Linear(2, 2)
+dynfix.compile(_layer)(torch.ones(2, 2)).sum().backward()
+dynfix.reset()
+sys.stdout.reconfigure(line_buffering=True)  # both streams go to one file, in order
