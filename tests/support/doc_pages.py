@@ -39,24 +39,40 @@ def blocks(text: str) -> Iterator[tuple[str, str | None, str]]:
 def commands(console: str) -> list[tuple[str, str]]:
     """(command, output) pairs of a console block."""
     parts = re.split(r"(?m)^\$ ", console)[1:]
-    return [(command, shown) for command, _, shown in (part.partition("\n") for part in parts)]
+    return [(command, output) for command, _, output in (p.partition("\n") for p in parts)]
+
+
+def shown(page: Path, command: str) -> str:
+    """The output that a page shows of the first such command."""
+    console = "".join(c for kind, _, c in blocks(page.read_text("utf-8")) if kind == "console")
+    return dict(reversed(commands(console)))[command]
+
+
+def write_files(page: Path, folder: Path) -> None:
+    """The page's files, in `folder`."""
+    for _, name, content in blocks(page.read_text("utf-8")):
+        if name:
+            _write(folder / name, content)
+
+
+def _write(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content, encoding="utf-8")
 
 
 def run_page(page: Path, folder: Path) -> Iterator[tuple[str, str, str]]:
     """(command, the output that the page shows, the real one) of each command, in order."""
     for language, name, content in blocks(page.read_text(encoding="utf-8")):
         if name:
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content, encoding="utf-8")
+            _write(folder / name, content)
         elif language == "console":
-            for command, shown in commands(content):
-                yield command, shown, run(command, folder)
+            for command, output in commands(content):
+                yield command, output, run(command, folder)
 
 
-def matches(shown: str, real: str) -> bool:
-    """Whether the output is what the page shows, up to its `...` and spaces at line ends."""
-    pattern = re.escape(_trimmed(shown) + "\n")
+def matches(output: str, real: str) -> bool:
+    """Whether the real output is what a page shows, up to its `...` and spaces at line ends."""
+    pattern = re.escape(_trimmed(output) + "\n")
     pattern = re.sub(r"(?m)^\\\.\\\.\\\.(\\\n|\n)", r"(?:.*\\n)*", pattern)
     pattern = pattern.replace(r"\.\.\.", ".*")
     return re.fullmatch(pattern, _trimmed(real) + "\n") is not None
@@ -104,10 +120,10 @@ def rewrite(page: Path) -> None:
         found = list(run_page(page, Path(folder)))
     text = page.read_text(encoding="utf-8")
     at = 0
-    for command, shown, real in found:
-        before = f"$ {command}\n{shown}"
+    for command, output, real in found:
+        before = f"$ {command}\n{output}"
         at = text.index(before, at)
-        after = before if matches(shown, real) else f"$ {command}\n{_trimmed(real)}\n"
+        after = before if matches(output, real) else f"$ {command}\n{_trimmed(real)}\n"
         text = text[:at] + after + text[at + len(before) :]
         at += len(after)
     page.write_text(text, encoding="utf-8")
