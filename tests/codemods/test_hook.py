@@ -52,7 +52,7 @@ def project(tmp_path):
     folder = tmp_path / "project"
     folder.mkdir()
     git("init", "-q", cwd=folder)
-    doc_pages.write_files(TUTORIAL, folder)
+    doc_pages.write_files(TUTORIAL, folder, "model.py", "train.py")
     return folder
 
 

@@ -48,10 +48,10 @@ def shown(page: Path, command: str) -> str:
     return dict(reversed(commands(console)))[command]
 
 
-def write_files(page: Path, folder: Path) -> None:
-    """The page's files, in `folder`."""
+def write_files(page: Path, folder: Path, *names: str) -> None:
+    """Those files of a page, in `folder`."""
     for _, name, content in blocks(page.read_text("utf-8")):
-        if name:
+        if name in names:
             _write(folder / name, content)
 
 
