@@ -91,6 +91,7 @@ def run(command: str, folder: Path) -> str:
         forked.run(
             [sys.executable, *_MODULES[program], *arguments],
             cwd=folder,
+            env={"OMP_NUM_THREADS": "1", **os.environ},
             stdout=out,
             stderr=out,
             loaded="doc_warm",
