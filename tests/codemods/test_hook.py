@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import doc_pages
 import pytest
 
-from . import support, walk
+from . import support
+
+TUTORIAL = doc_pages.ROOT / "docs" / "tutorial.md"
 
 ROOT = Path(__file__).parents[2]
 CONFIG = "repos:\n- repo: {repo}\n  rev: {rev}\n  hooks:\n  - id: {hook}\n"
@@ -49,7 +52,7 @@ def project(tmp_path):
     folder = tmp_path / "project"
     folder.mkdir()
     git("init", "-q", cwd=folder)
-    walk.write_files(folder)
+    doc_pages.write_files(TUTORIAL, folder, "model.py", "train.py")
     return folder
 
 
@@ -65,7 +68,7 @@ def test_a_commit_is_blocked_fixed_and_passes(hook_repository, project, tmp_path
     git("add", "-A", cwd=project)
     blocked = git("commit", "-m", "model", cwd=project, ok=False, **home)
     assert blocked.returncode != 0
-    shown = walk.output_of("git add --all && git commit")
+    shown = doc_pages.shown(TUTORIAL, "dynfix check .")
     assert shown[shown.index("DYN301") :] in blocked.stdout + blocked.stderr
 
     assert support.command("--unsafe-fixes", project)[0] == 0
