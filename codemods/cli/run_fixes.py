@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from . import file_writes, trace_verify
-from .command import _diff
+from .command import show_diff
 from .runner import Result
 from .settings import Settings
 
@@ -27,7 +27,8 @@ def fix_after_run(script: list[str], changes: list[Any]) -> None:
     if not results:
         print("dynrun: --fix: nothing was rewritten", file=sys.stderr)
         return
-    sys.stderr.write("".join(map(_diff, results)))
+    for result in results:
+        show_diff(result, sys.stderr)
     sys.stderr.flush()
     kept = trace_verify.verified([shlex.join(script)], results, Settings())
     for result in kept:

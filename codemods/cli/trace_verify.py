@@ -99,8 +99,8 @@ def _choices(result: Result, settings: Settings) -> list[Result]:
     if result.after is None:
         return [result]
     safe = replace(settings, unsafe_fixes=False)
-    less = [runner.handle(result.path, result.read, safe, True)] if settings.unsafe_fixes else []
-    return [result, *less, runner.handle(result.path, result.read, settings, False)]
+    less = [runner.handled(result.path, result.read, safe, True)] if settings.unsafe_fixes else []
+    return [result, *less, runner.handled(result.path, result.read, settings, False)]
 
 
 def observe(commands: list[str], texts: dict[str, str]) -> Observed:
