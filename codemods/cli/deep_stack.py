@@ -35,6 +35,8 @@ def _deep(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
+    except RuntimeError:  # there is no room for such a stack
+        raise RecursionError from None
     finally:
         threading.stack_size(size)
         sys.setrecursionlimit(depth)
