@@ -162,7 +162,8 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
         for result in results:
             show_diff(result, sys.stdout)
     elif fixing:
-        results = [_written(result, settings) for result in results]
+        within = _within(options, settings)
+        results = [_written(result, within) for result in results]
     if options.trace and keeps:
         kept_facts.store(traced, seen, settings)
     stream = sys.stderr if options.diff else sys.stdout
@@ -179,12 +180,16 @@ def _with_kept_facts(settings: Settings, paths: list[str]) -> Settings:
     return replace(settings, facts=plan.planned(trace_facts.load(found), settings), facts_key=key)
 
 
-def _written(result: Result, settings: Settings) -> Result:
+def _within(options: argparse.Namespace, settings: Settings) -> str:
+    """The folder out of which no link is followed where a file is written."""
+    return file_writes.checkout((options.paths or ["."])[0], settings.root)
+
+
+def _written(result: Result, within: str) -> Result:
     """The result, once the file is put back if it was fixed; an error where it could not be."""
     if result.raw is None:
         return result
     try:
-        within = file_writes.checkout(settings.root)
         file_writes.write(result.path, result.raw, result.read, within)
     except OSError as error:
         what = failure(result.path, f"cannot be written: {error.strerror}")
@@ -267,7 +272,7 @@ def _annotate(path: str, options: argparse.Namespace, settings: Settings) -> int
         shown = runner.Result(path, before=notebook.load(before, path).document, after=after)
         show_diff(shown, sys.stdout)
     elif number and not options.check:
-        file_writes.write(path, raw, before, file_writes.checkout(settings.root))
+        file_writes.write(path, raw, before, _within(options, settings))
     return number
 
 

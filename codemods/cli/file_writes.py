@@ -16,15 +16,16 @@ from ...runtime.regular_files import kind, read
 _LEFT = re.compile(r"\.[^/]+\.dynfix-[a-z0-9_]{8}\.tmp", re.DOTALL)
 _STALE = 60.0  # seconds after which a temporary file is nobody's
 _NAME = 200  # bytes of a file's name that its temporary file shows; a name has room for 255
-_ELSEWHERE = "a link to a file outside of this checkout: left as it is"
+_ELSEWHERE = "a link leads from here out of this checkout: left as it is; name the file itself"
 
 
 def write(path: str, raw: bytes, before: bytes, within: str = "") -> None:
     """Put `raw` into the file, with its mode, owner and attributes; a link keeps pointing where it
     pointed. OSError where it is read-only, is not `before` any more, has other names (hard links),
-    or is a link that leads out of the folder `within`."""
+    or is reached by a link, one of a folder maybe, that leads out of the folder `within`."""
     target = Path(os.path.realpath(path))
-    if within and os.path.islink(path) and not _inside(target, within):
+    linked = os.path.abspath(path) != str(target)
+    if within and linked and not target.is_relative_to(within):
         raise OSError(errno.EPERM, _ELSEWHERE, path)
     about = os.lstat(target)
     _refuse(about, target)
@@ -45,14 +46,13 @@ def write(path: str, raw: bytes, before: bytes, within: str = "") -> None:
         raise
 
 
-def checkout(root: str) -> str:
-    """The repository that a folder belongs to; the folder itself where it belongs to none."""
-    above = Path(os.path.realpath(root))
+def checkout(path: str, root: str) -> str:
+    """The repository around a path that was named, where it has none the folder of the settings;
+    what a link leads to does not count as around."""
+    is_folder = os.path.isdir(path) and not os.path.islink(path.rstrip(os.sep))
+    start = Path(os.path.realpath(path if is_folder else os.path.dirname(path)))
+    above = Path(root) if start.is_relative_to(root) else start
     return str(next((f for f in (above, *above.parents) if (f / ".git").exists()), above))
-
-
-def _inside(target: Path, folder: str) -> bool:
-    return target.is_relative_to(os.path.realpath(folder))
 
 
 def _refuse(about: os.stat_result, target: Path) -> None:

@@ -154,13 +154,8 @@ def handled(path: str, raw: bytes, settings: Settings, fixing: bool) -> Result:
     """`handle`, and where it fails, for whatever reason, a Result that says so."""
     try:
         return deep_stack.called(handle, path, raw, settings, fixing)
-    except RecursionError:
-        what = "the code is nested too deeply"
-    except MemoryError:
-        what = "the code is too large, or nested too deeply"
     except Exception as error:
-        what = f"internal error: {type(error).__name__}: {error}"
-    return Result(path, error=failure(path, what))
+        return Result(path, error=failure(path, deep_stack.reason(error)))
 
 
 def _read_and_handle(job: tuple[str, Settings, bool]) -> tuple[Result, bytes]:
