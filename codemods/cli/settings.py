@@ -166,7 +166,12 @@ _KINDS = {
 }
 
 
-_KIND_WORDS = {bool: "true or false", int: "a number, not negative", str: "a string"}
+_MOST_JOBS = 10_000
+_KIND_WORDS = {
+    bool: "true or false",
+    int: f"a number, 0 or more, less than {_MOST_JOBS}",
+    str: "a string",
+}
 
 
 def convert(name: str, value: dict[str, list[str]] | list[str] | str, where: str) -> Any:
@@ -187,7 +192,7 @@ def convert(name: str, value: dict[str, list[str]] | list[str] | str, where: str
         )
     if kind is int and isinstance(value, str) and value.isdecimal() and len(value) < 10:
         value = int(value)
-    if type(value) is not kind or (kind is int and value < 0):
+    if type(value) is not kind or (kind is int and not 0 <= value < _MOST_JOBS):
         raise SettingsError(f"{where}: {name} must be {_KIND_WORDS[kind]}, not {_shown(value)}")
     return name, _allowed(name, value, where)
 
