@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         add_noqa,
         command_report,
         completion,
+        deep_stack,
         file_writes,
         formats,
         language_server,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 else:
     add_noqa, command_report = OnDemand(".add_noqa"), OnDemand(".command_report")
     completion, file_writes = OnDemand(".completion"), OnDemand(".file_writes")
-    formats = OnDemand(".formats")
+    deep_stack, formats = OnDemand(".deep_stack"), OnDemand(".formats")
     language_server, notebook = OnDemand(".language_server"), OnDemand(".notebook")
     rules_page, runner = OnDemand(".rules_page"), OnDemand(".runner")
     side_by_side, trace_verify = OnDemand(".side_by_side"), OnDemand(".trace_verify")
@@ -63,6 +64,8 @@ def main(argv: list[str] | None = None) -> int | None:
     except OSError as error:  # the folder at hand is gone, or a disk full
         where = f"{error.filename}: " if isinstance(error.filename, str) else ""
         say(f"{where}{error.strerror or error}")
+    except (RecursionError, MemoryError) as error:
+        say(deep_stack.reason(error))
     except KeyboardInterrupt:
         say("interrupted")
     return FAILED
@@ -114,7 +117,7 @@ _ALONE = {"rule": _rule, "server": _server, "completion": lambda words: completi
 
 def _show_settings(settings: Any) -> int:
     for name in settings.__dataclass_fields__:
-        print(f"{name} = {getattr(settings, name)!r}")
+        print(seen(f"{name} = {getattr(settings, name)!r}"))
     return CLEAN
 
 
@@ -148,7 +151,8 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
     traced, seen, keeps = {}, {}, settings.cache
     if options.trace:
         traced = trace_facts.observed(options.trace, paths)
-        facts, seen = plan.planned(trace_facts.load(traced), settings), kept_facts.stamps(paths)
+        facts = deep_stack.called(plan.planned, trace_facts.load(traced), settings)
+        seen = kept_facts.stamps(paths)
         settings = replace(settings, facts=facts, cache=False)
     else:
         settings = _with_kept_facts(settings, paths)
@@ -177,7 +181,12 @@ def _with_kept_facts(settings: Settings, paths: list[str]) -> Settings:
     found, key = kept_facts.stored(paths, settings) if settings.cache else ({}, "")
     if not found:
         return settings
-    return replace(settings, facts=plan.planned(trace_facts.load(found), settings), facts_key=key)
+    try:
+        facts = deep_stack.called(plan.planned, trace_facts.load(found), settings)
+    except (RecursionError, MemoryError):
+        say("what is kept of traced runs is not used: the code is nested too deeply")
+        return settings
+    return replace(settings, facts=facts, facts_key=key)
 
 
 def _within(options: argparse.Namespace, settings: Settings) -> str:
@@ -250,9 +259,11 @@ def _add_noqa(
     for result in results:
         if any(f.level == ERROR for f in result.left):
             try:
-                added += _annotate(result.path, options, settings)
+                added += deep_stack.called(_annotate, result.path, options, settings)
             except OSError as error:
                 failures.append(failure(result.path, f"cannot be written: {error.strerror}"))
+            except Exception as error:
+                failures.append(failure(result.path, deep_stack.reason(error)))
     for trouble in [*failures, *(r.error for r in results if r.error)]:
         say(f"{trouble.place}: {trouble.message}")
     verb = "Would add" if dry else "Added"

@@ -15,9 +15,10 @@ from .terminal import seen
 
 if TYPE_CHECKING:
     from ..analysis.findings import Finding
-    from . import check, notebook
+    from . import check, deep_stack, notebook
 else:
     check, notebook = OnDemand(".check"), OnDemand(".notebook")
+    deep_stack = OnDemand(".deep_stack")
 
 
 _Place = tuple[int, int]
@@ -35,14 +36,17 @@ class PlainLines:
         [] where there is none, or where it is a notebook's."""
         if finding.fix is None or finding.cell is not None:
             return []
+        try:
+            return deep_stack.called(self._spliced, finding)
+        except (SourceError, LookupError, RecursionError, MemoryError):
+            return []  # the file is another by now, or what is kept of it is not its own
+
+    def _spliced(self, finding: Finding) -> list[tuple[_Place, _Place, str]]:
         path = finding.path
         if path not in self._sources:
-            try:
-                self._sources[path] = SourceFile(self._document(path), path)
-            except SourceError:
-                self._sources[path] = None
+            self._sources[path] = SourceFile(self._document(path), path)
         source = self._sources[path]
-        edits = check.splices(source, [finding.fix]) if source is not None else None
+        edits = check.splices(source, [finding.fix])
         return [(source.place(e.start), source.place(e.end), e.text) for e in edits or ()]
 
     def of(self, finding: Finding) -> str:

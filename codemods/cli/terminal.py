@@ -26,9 +26,9 @@ def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode()
 
 
-def say(message: str) -> None:
-    """One line of the command's own on stderr."""
-    print(f"dynfix: {seen(message)}", file=sys.stderr)
+def say(message: str, command: str = "dynfix") -> None:
+    """One line of a command's own on stderr."""
+    print(f"{command}: {seen(message)}", file=sys.stderr)
 
 
 def unicode(text: str) -> str:

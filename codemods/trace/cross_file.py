@@ -54,6 +54,6 @@ def _text(result: Any) -> Any:
         return None
     try:
         source = SourceFile.from_bytes(result.raw or read(result.path), result.path)
-    except (OSError, SourceError):  # it was changed since
+    except (OSError, SourceError, RecursionError, MemoryError):  # it was changed since, or is deep
         return None
     return Text(source.tree, Names(source.tree, by_type(source.tree)))
