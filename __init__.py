@@ -4,9 +4,10 @@ Every public name is loaded on first use, so that `import dynfix` needs no torch
 """
 
 from importlib import import_module as _import_module
-from typing import TYPE_CHECKING
 
-# for type checkers alone: at run time the table below loads each name on first use
+# for type checkers alone: at run time the table below loads each name on first use. Not `typing`'s:
+# under `python -m dynfix` that may still be a file of the folder at hand
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .codemods.fixed_programs import captures_reads, read_ahead
     from .rewriter.api import (

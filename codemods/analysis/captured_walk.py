@@ -4,6 +4,7 @@ keeps out is skipped."""
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.patterns.compiled.compiled_facts import settles
@@ -25,6 +26,8 @@ _COMPILING = (
     "dynfix.is_compiling",
 )
 _SCRIPTING = ("torch.jit.is_scripting", "torch.jit.is_tracing", "torch.onnx.is_in_onnx_export")
+_MOST = 100  # findings of one rule in one function
+_MORE = "what more there is of this in the function is not listed"
 VALUES = "host_values"  # what is computed ahead of a captured call
 _BLOCKS = {"body", "orelse", "finalbody"}
 _NO_CODE = {"annotation", "ctx", "op", "ops"}
@@ -84,6 +87,7 @@ class Walk:
 
     def __init__(self, context: FileContext, table: dict[type, list[Rule]]) -> None:
         self.context, self.table, self.found = context, table, []
+        self.numbers: dict[tuple[Rule, Function | None], int] = {}
         self.captured: set[Function] = set()
         self.current: Function | None = None
         context.alive = self.alive = []
@@ -113,7 +117,7 @@ class Walk:
     def _visit(self, node: ast.AST) -> None:
         self.alive.append(node)
         for rule in self.table.get(type(node), ()):
-            self.found.extend(rule.check(node, self.context))
+            self._ask(rule, node)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             return
         if isinstance(node, (ast.If, ast.IfExp)) and read_ahead(node.test):
@@ -124,6 +128,19 @@ class Walk:
             self._expression(node)
         else:
             self._children(node)
+
+    def _ask(self, rule: Rule, node: ast.AST) -> None:
+        """Each finding looks at the function around: after so many of one rule the others are left
+        for when these are fixed."""
+        place = rule, self.current
+        number = self.numbers.get(place, 0)
+        if number >= _MOST:
+            return
+        found = list(rule.check(node, self.context))
+        self.numbers[place] = number + len(found)
+        if number + len(found) >= _MOST:
+            found[-1] = replace(found[-1], message=f"{found[-1].message}; {_MORE}")
+        self.found += found
 
     def _given(self, test: ast.expr) -> bool | None:
         """The truth of a parameter for which every captured call of the function has one

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -59,6 +59,7 @@ class FileContext(FileView):
         self._known: Inference | None = None
         self.alive: list[ast.AST] = []  # what the last walk found to run when compiled
         self.eager_only: set[ast.stmt] = set()  # what fixes that were found leave to eager code
+        self._answers: dict[tuple[Any, ast.AST], bool] = {}
         self._whole = None
         self._callers: dict[Any, list[tuple[Any, Any]]] = {}
 
@@ -67,7 +68,15 @@ class FileContext(FileView):
         use suggests it."""
         other = copy.copy(self)
         other.inference, other._known = supposing(self.inference, affected), self.inference
+        other._answers = {}
         return other
+
+    def once(self, question: Callable[..., bool], node: ast.AST) -> bool:
+        """`question(node, self)`, kept: many ask the same of one long expression."""
+        place = question, node
+        if place not in self._answers:
+            self._answers[place] = question(node, self)
+        return self._answers[place]
 
     # What a node is
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...rewriter.catalogue import REASONS
+from ...runtime.regular_files import read
 from ..analysis.findings import ERROR, CommandError, failure
 from . import command_line
 from .command_line import CLEAN, FAILED, FINDINGS
 from .on_demand import OnDemand
 from .settings import SettingsError
+from .terminal import never_fail, say, seen
 
 if TYPE_CHECKING:
     import argparse
@@ -39,8 +42,8 @@ if TYPE_CHECKING:
     from .settings import Settings
 else:
     add_noqa, command_report = OnDemand(".add_noqa"), OnDemand(".command_report")
-    completion, deep_stack = OnDemand(".completion"), OnDemand(".deep_stack")
-    file_writes, formats = OnDemand(".file_writes"), OnDemand(".formats")
+    completion, file_writes = OnDemand(".completion"), OnDemand(".file_writes")
+    deep_stack, formats = OnDemand(".deep_stack"), OnDemand(".formats")
     language_server, notebook = OnDemand(".language_server"), OnDemand(".notebook")
     rules_page, runner = OnDemand(".rules_page"), OnDemand(".runner")
     side_by_side, trace_verify = OnDemand(".side_by_side"), OnDemand(".trace_verify")
@@ -51,17 +54,21 @@ else:
 def main(argv: list[str] | None = None) -> int | None:
     """Run the command line; the result is the exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
+    never_fail()
     try:
         return _main(argv)
     except CommandError as error:
-        print(f"dynfix: {error}", file=sys.stderr)
-        return FAILED
+        say(str(error))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+    except OSError as error:  # the folder at hand is gone, or a disk full
+        where = f"{error.filename}: " if isinstance(error.filename, str) else ""
+        say(f"{where}{error.strerror or error}")
+    except (RecursionError, MemoryError) as error:
+        say(deep_stack.reason(error))
     except KeyboardInterrupt:
-        print("dynfix: interrupted", file=sys.stderr)
-        return FAILED
+        say("interrupted")
+    return FAILED
 
 
 def _main(argv: list[str]) -> int | None:
@@ -70,7 +77,8 @@ def _main(argv: list[str]) -> int | None:
     parser, options = command_line.parsed(argv, __version__)
     if command_line.without_path(options):
         parser.print_help()
-        print("\ndynfix: no PATH given; `dynfix .` fixes this folder", file=sys.stderr)
+        print(file=sys.stderr)
+        say("no PATH given; `dynfix .` fixes this folder")
         return FAILED
     if options.explain:
         return _rule([options.explain])
@@ -88,7 +96,7 @@ def _rule(codes: list[str]) -> int:
     known = [c.upper() for c in codes] or list(REASONS)
     missing = [c for c in known if c not in REASONS]
     if missing:
-        print(f"dynfix: no rule {missing[0]}; the rules are {', '.join(REASONS)}", file=sys.stderr)
+        say(f"no rule {missing[0]}; the rules are {', '.join(REASONS)}")
         return FAILED
     print("\n".join(rules_page.page(c) for c in known), end="")
     return CLEAN
@@ -109,7 +117,7 @@ _ALONE = {"rule": _rule, "server": _server, "completion": lambda words: completi
 
 def _show_settings(settings: Any) -> int:
     for name in settings.__dataclass_fields__:
-        print(f"{name} = {getattr(settings, name)!r}")
+        print(seen(f"{name} = {getattr(settings, name)!r}"))
     return CLEAN
 
 
@@ -119,10 +127,10 @@ def _show_settings(settings: Any) -> int:
 def _stdin(options: Any, settings: Any) -> Any:
     raw = sys.stdin.buffer.read()
     fixing = not options.check
-    result = deep_stack.called(runner.handle, options.stdin_filename, raw, settings, fixing)
+    result = runner.handled(options.stdin_filename, raw, settings, fixing)
     text = _decoded(raw)
     if options.diff:
-        sys.stdout.write(_diff(result))
+        show_diff(result, sys.stdout)
     elif fixing:
         sys.stdout.buffer.write(raw if result.raw is None else result.raw)
         sys.stdout.flush()
@@ -139,11 +147,12 @@ def _decoded(raw: Any) -> Any:
 
 
 def _files(options: argparse.Namespace, settings: Any) -> int:
-    paths, missing = runner.files(options.paths or ["."], settings)
+    paths, failures = runner.files(options.paths or ["."], settings)
     traced, seen, keeps = {}, {}, settings.cache
     if options.trace:
         traced = trace_facts.observed(options.trace, paths)
-        facts, seen = plan.planned(trace_facts.load(traced), settings), kept_facts.stamps(paths)
+        facts = deep_stack.called(plan.planned, trace_facts.load(traced), settings)
+        seen = kept_facts.stamps(paths)
         settings = replace(settings, facts=facts, cache=False)
     else:
         settings = _with_kept_facts(settings, paths)
@@ -151,13 +160,14 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
     results = runner.run(paths, settings, fixing, _progress(options, len(paths)))
     if options.trace and fixing and not options.no_verify:
         results = trace_verify.verified(options.trace, results, settings)
-    failures = [failure(p, "no such file or folder") for p in missing]
     if options.add_noqa:
         return _add_noqa(results, options, settings, failures)
     if options.diff:
-        sys.stdout.write("".join(_diff(r) for r in results))
+        for result in results:
+            show_diff(result, sys.stdout)
     elif fixing:
-        results = [_written(result) for result in results]
+        within = _within(options, settings)
+        results = [_written(result, within) for result in results]
     if options.trace and keeps:
         kept_facts.store(traced, seen, settings)
     stream = sys.stderr if options.diff else sys.stdout
@@ -171,19 +181,38 @@ def _with_kept_facts(settings: Settings, paths: list[str]) -> Settings:
     found, key = kept_facts.stored(paths, settings) if settings.cache else ({}, "")
     if not found:
         return settings
-    return replace(settings, facts=plan.planned(trace_facts.load(found), settings), facts_key=key)
+    try:
+        facts = deep_stack.called(plan.planned, trace_facts.load(found), settings)
+    except (RecursionError, MemoryError):
+        say("what is kept of traced runs is not used: the code is nested too deeply")
+        return settings
+    return replace(settings, facts=facts, facts_key=key)
 
 
-def _written(result: Result) -> Result:
+def _within(options: argparse.Namespace, settings: Settings) -> str:
+    """The folder out of which no link is followed where a file is written."""
+    return file_writes.checkout((options.paths or ["."])[0], settings.root)
+
+
+def _written(result: Result, within: str) -> Result:
     """The result, once the file is put back if it was fixed; an error where it could not be."""
     if result.raw is None:
         return result
     try:
-        file_writes.write(result.path, result.raw, result.read)
+        file_writes.write(result.path, result.raw, result.read, within)
     except OSError as error:
         what = failure(result.path, f"cannot be written: {error.strerror}")
         return runner.Result(result.path, error=what)
     return result
+
+
+def show_diff(result: Result, stream: Any) -> None:
+    """To a terminal with its control characters escaped, to a file or a pipe to the byte, as
+    `patch` needs it."""
+    text = _diff(result)
+    if stream.isatty():
+        text = "\n".join(seen(line.removesuffix("\r"), "\t") for line in text.split("\n"))
+    stream.write(text)
 
 
 def _diff(result: Result) -> str:
@@ -198,11 +227,10 @@ def _diff(result: Result) -> str:
 def _diff_of(before: str, after: str, path: str) -> str:
     import difflib  # only where a diff is asked for
 
-    before, after = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    lines = difflib.unified_diff(before, after, path, path)
+    first, second = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (before, after))
+    lines = difflib.unified_diff(first, second, seen(path), seen(path))
     return "".join(
-        line if line.endswith(("\n", "\r")) else line + "\n\\ No newline at end of file\n"
-        for line in lines
+        line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines
     )
 
 
@@ -231,11 +259,13 @@ def _add_noqa(
     for result in results:
         if any(f.level == ERROR for f in result.left):
             try:
-                added += _annotate(result.path, options, settings)
+                added += deep_stack.called(_annotate, result.path, options, settings)
             except OSError as error:
                 failures.append(failure(result.path, f"cannot be written: {error.strerror}"))
+            except Exception as error:
+                failures.append(failure(result.path, deep_stack.reason(error)))
     for trouble in [*failures, *(r.error for r in results if r.error)]:
-        print(f"dynfix: {trouble.place}: {trouble.message}", file=sys.stderr)
+        say(f"{trouble.place}: {trouble.message}")
     verb = "Would add" if dry else "Added"
     print(f"{verb} {command_report.count(added, 'noqa comment')}.", file=sys.stderr)
     if failures or any(r.error for r in results):
@@ -245,17 +275,15 @@ def _add_noqa(
 
 def _annotate(path: str, options: argparse.Namespace, settings: Settings) -> int:
     """Handled anew, so that comments go to the lines of what is read and compared here."""
-    with open(path, "rb") as stream:
-        read = stream.read()
-    left = runner.handle(path, read, settings, False).left
-    raw, number = add_noqa.annotate(read, path, [f for f in left if f.level == ERROR])
+    before = read(path)
+    left = runner.handled(path, before, settings, False).left
+    raw, number = add_noqa.annotate(before, path, [f for f in left if f.level == ERROR])
     if options.diff:
         after = notebook.load(raw, path).document
-        sys.stdout.write(
-            _diff(runner.Result(path, before=notebook.load(read, path).document, after=after))
-        )
+        shown = runner.Result(path, before=notebook.load(before, path).document, after=after)
+        show_diff(shown, sys.stdout)
     elif number and not options.check:
-        file_writes.write(path, raw, read)
+        file_writes.write(path, raw, before, _within(options, settings))
     return number
 
 

@@ -29,6 +29,7 @@ _PLAIN = (
     "exit_zero_on_unsafe",
 )
 
+SUFFIXES = (".py", ".pyi", ".ipynb")  # of the files that are looked at
 CLEAN, FINDINGS, FAILED = 0, 1, 2  # exit codes
 COMMANDS = {
     "check": "only report; exit 1 on findings: the same as --check",
@@ -86,7 +87,9 @@ def parsed(argv: list[str], version: str) -> tuple[argparse.ArgumentParser, argp
     """The parser for a command line, and its options."""
     command = argv[0] if argv[:1] in (["check"], ["fix"]) else ""
     made = parser(version, command)
-    options = made.parse_args(argv[1:] if command else argv)
+    words, names = _without_names(argv[1:] if command else argv)
+    options = made.parse_args(words)
+    options.paths += [os.path.join(".", name) if name == "-" else name for name in names]
     options.check = options.check or command == "check"
     late = [p for p in options.paths or () if p in COMMANDS and not os.path.exists(p)]
     if late:  # files would be changed that were to be checked
@@ -95,6 +98,23 @@ def parsed(argv: list[str], version: str) -> tuple[argparse.ArgumentParser, argp
     if first.isalpha() and not os.path.exists(first) and meant(first, COMMANDS):
         made.error(f"no command, file or folder {first!r}{meant(first, COMMANDS)}")
     return made, options
+
+
+def _without_names(argv: list[str]) -> tuple[list[str], list[str]]:
+    """(the words that may be options, the names of files): names are what follows `--`, and,
+    where there is no `--`, each word with a dash that is a file's name in this folder. A checkout
+    chooses its names: pre-commit, `*` and xargs hand them over, and none is to be an option."""
+    if "--" in argv:
+        at = argv.index("--")
+        return argv[:at], argv[at + 1 :]
+    names = [word for word in argv if word.startswith("-") and os.path.lexists(word)]
+    unclear = next((n for n in names if "=" not in n and not n.endswith(SUFFIXES)), None)
+    if unclear is not None:
+        raise SettingsError(
+            f"{unclear!r} is a word of the command, and a file's name in this folder: put --"
+            f" between options and files, or call the file ./{unclear}"
+        )
+    return [word for word in argv if word not in names], names
 
 
 def without_path(options: Any) -> bool:
@@ -206,5 +226,5 @@ def settings(options: argparse.Namespace) -> Settings | None:
 
 
 def _folder(path: str) -> str:
-    from_file = path.rpartition("/")[0] if path.endswith((".py", ".pyi", ".ipynb")) else path
+    from_file = path.rpartition("/")[0] if path.endswith(SUFFIXES) else path
     return from_file or "."

@@ -11,6 +11,7 @@ from . import colour, formats
 from .command_line import CLEAN, FAILED, FINDINGS
 from .on_demand import OnDemand
 from .settings import SettingsError
+from .terminal import seen
 
 if TYPE_CHECKING:
     from ..analysis.findings import Finding
@@ -86,7 +87,8 @@ def _summary(
     applied = [f for r in results for f in r.applied]
     if options.verbose:
         for finding in applied:
-            print(f"fixed {finding.place}: {finding.code} {finding.fix.title}", file=sys.stderr)
+            line = f"fixed {finding.place}: {finding.code} {finding.fix.title}"
+            print(seen(line), file=sys.stderr)
     failing = [f for f in left if f.level == ERROR]
     notes = len(left) - len(failing)
     parts = [_fixed(results, applied, options)] if applied else []
@@ -103,7 +105,7 @@ def _summary(
 
 
 def _nothing(options: argparse.Namespace) -> str:
-    return f"No Python files or notebooks found in {', '.join(options.paths or ['.'])}."
+    return f"No Python files or notebooks found in {seen(', '.join(options.paths or ['.']))}."
 
 
 def _fixed(results: list[Result], applied: list[Finding], options: argparse.Namespace) -> str:

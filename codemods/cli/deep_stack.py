@@ -7,6 +7,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from ...rewriter.edits.source_file import SourceError
+from ..analysis.findings import CommandError
+
 _STACK = 512 * 1024 * 1024  # bytes; pages that nothing touches cost nothing
 _DEPTH = 200_000
 
@@ -35,6 +38,8 @@ def _deep(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
+    except RuntimeError:  # there is no room for such a stack
+        raise RecursionError from None
     finally:
         threading.stack_size(size)
         sys.setrecursionlimit(depth)
@@ -42,3 +47,14 @@ def _deep(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     if error is not None:
         raise error
     return result
+
+
+def reason(error: Exception) -> str:
+    """Why a file could not be handled, in one line."""
+    if isinstance(error, RecursionError):
+        return "the code is nested too deeply"
+    if isinstance(error, MemoryError):
+        return "the code is too large, or nested too deeply"
+    if isinstance(error, (CommandError, SourceError)):
+        return str(error)
+    return f"internal error: {type(error).__name__}: {error}"

@@ -11,10 +11,12 @@ from typing import Any
 
 from ... import __version__
 from ...rewriter.edits.source_file import SourceFile
-from ..analysis.findings import ERROR
-from . import check
+from ..analysis.findings import ERROR, Finding
+from . import check, deep_stack
 from .settings import load
+from .terminal import seen
 
+_FAILED = "DYN999"  # no rule's
 _load = lru_cache(maxsize=None)(load)
 
 
@@ -29,13 +31,22 @@ class Plugin:
 
     def run(self) -> Iterator[Any]:
         """(line from 1, column from 0, text, type) of each finding; notes, which fail nothing, are
-        left out."""
-        folder = Path(os.path.dirname(self.path) or ".").resolve()
-        for finding in check.findings(SourceFile(self.text, self.path), _load(folder)):
+        left out. What cannot be looked at is one of its own."""
+        try:
+            found = deep_stack.called(self._findings)
+        except Exception as error:
+            why = seen(deep_stack.reason(error))
+            yield 1, 0, f"{_FAILED} the file is not checked: {why}", type(self)
+            return
+        for finding in found:
             if finding.level == ERROR:
                 yield (
                     finding.line,
                     finding.column - 1,
-                    f"{finding.code} {finding.message}",
+                    f"{finding.code} {seen(finding.message)}",
                     type(self),
                 )
+
+    def _findings(self) -> list[Finding]:
+        folder = Path(os.path.dirname(self.path) or ".").resolve()
+        return check.findings(SourceFile(self.text, self.path), _load(folder))

@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from ...rewriter.catalogue import REASONS
 from ...rewriter.edits.source_file import SourceError, SourceFile, decode, lines_of
+from ...runtime.regular_files import read
 from ..analysis.findings import FAILURE, NOTE, SYNTAX
 from .on_demand import OnDemand
+from .terminal import seen
 
 if TYPE_CHECKING:
     from ..analysis.findings import Finding
-    from . import check, notebook
+    from . import check, deep_stack, notebook
 else:
     check, notebook = OnDemand(".check"), OnDemand(".notebook")
+    deep_stack = OnDemand(".deep_stack")
 
 
 _Place = tuple[int, int]
+_LONGEST, _AROUND = 1000, 100  # characters of a line that are shown, and before what was found
 
 
 class PlainLines:
@@ -32,14 +36,17 @@ class PlainLines:
         [] where there is none, or where it is a notebook's."""
         if finding.fix is None or finding.cell is not None:
             return []
+        try:
+            return deep_stack.called(self._spliced, finding)
+        except (SourceError, LookupError, RecursionError, MemoryError):
+            return []  # the file is another by now, or what is kept of it is not its own
+
+    def _spliced(self, finding: Finding) -> list[tuple[_Place, _Place, str]]:
         path = finding.path
         if path not in self._sources:
-            try:
-                self._sources[path] = SourceFile(self._document(path), path)
-            except SourceError:
-                self._sources[path] = None
+            self._sources[path] = SourceFile(self._document(path), path)
         source = self._sources[path]
-        edits = check.splices(source, [finding.fix]) if source is not None else None
+        edits = check.splices(source, [finding.fix])
         return [(source.place(e.start), source.place(e.end), e.text) for e in edits or ()]
 
     def of(self, finding: Finding) -> str:
@@ -52,7 +59,7 @@ class PlainLines:
 
     def _text(self, path: str, cell: int | None) -> str:
         text = self._document(path)
-        return text if cell is None else notebook.cell_texts(text)[cell]
+        return text if cell is None else notebook.cell_texts(text).get(cell, "")
 
     def _document(self, path: str) -> str:
         if path not in self._texts:
@@ -62,8 +69,7 @@ class PlainLines:
 
 def _text_of(path: str) -> str:
     try:
-        with open(path, "rb") as stream:
-            raw = stream.read()
+        raw = read(path)
     except OSError:
         return ""
     try:
@@ -94,23 +100,39 @@ def full(found: list[Finding], lines: PlainLines, paint: Callable[..., Any]) -> 
 
 
 def _full_one(finding: Finding, lines: PlainLines, paint: Callable[..., Any]) -> str:
+    place = seen(finding.place)
     if finding.code in (SYNTAX, FAILURE):
-        return f"{finding.place}: {paint(finding.message, 'bold')}\n"
-    text = lines.of(finding).replace("\t", " ")
-    end = finding.end_column if finding.end_line == finding.line else len(text) + 1
+        return f"{place}: {paint(seen(finding.message), 'bold')}\n"
     gutter = " " * len(str(finding.line))
-    carets = " " * (finding.column - 1) + "^" * max(1, end - finding.column)
     mark = " (note)" if finding.level == NOTE else ""
-    head = f"{paint(finding.code, 'bold red')}{mark} {paint(finding.message, 'bold')}\n"
+    text, carets = _marked(finding, lines.of(finding).replace("\t", " "))
+    head = f"{paint(finding.code, 'bold red')}{mark} {paint(seen(finding.message), 'bold')}\n"
     body = (
-        f"{gutter}--> {finding.place}\n{gutter} |\n{finding.line} | {text}\n{gutter} |"
+        f"{gutter}--> {place}\n{gutter} |\n{finding.line} | {text}\n{gutter} |"
         f" {paint(carets, 'red')}\n"
     )
-    return head + body + "".join(f"{gutter} = {line}\n" for line in advice(finding)) + "\n"
+    return head + body + "".join(f"{gutter} = {seen(line)}\n" for line in advice(finding)) + "\n"
+
+
+def _marked(finding: Finding, text: str) -> tuple[str, str]:
+    """A finding's line as a terminal may show it, and carets under what was found; of a very long
+    one what is around."""
+    end = finding.end_column if finding.end_line == finding.line else len(text) + 1
+    start, end = (min(n, len(text) + 1) - 1 for n in (finding.column, end))
+    cut = max(0, start - _AROUND) if len(text) > _LONGEST else 0
+    last = min(len(text), cut + _LONGEST)
+    before, inside = seen(text[cut:start]), seen(text[start : min(end, last)])
+    shown = before + inside + seen(text[max(start, min(end, last)) : last])
+    carets = " " * len(before) + "^" * max(1, len(inside))
+    if cut:
+        shown, carets = f"…{shown}", f" {carets}"
+    return f"{shown}…" if last < len(text) else shown, carets
 
 
 def concise(found: Any, lines: Any, paint: Any) -> Any:
-    return "".join(f"{f.place}: {paint(f.code, 'bold red')} {_mark(f)}{f.message}\n" for f in found)
+    return "".join(
+        f"{seen(f.place)}: {paint(f.code, 'bold red')} {_mark(f)}{seen(f.message)}\n" for f in found
+    )
 
 
 def _mark(finding: Any) -> Any:
@@ -123,11 +145,11 @@ def grouped(found: Any, lines: Any, paint: Any) -> Any:
     parts, last = [], None
     for finding in found:
         if finding.path != last:
-            parts.append(("\n" if last else "") + paint(finding.path, "underline") + ":\n")
+            parts.append(("\n" if last else "") + paint(seen(finding.path), "underline") + ":\n")
             last = finding.path
         parts.append(
             f"  {finding.in_file} {paint(finding.code, 'bold red')}"
-            f" {_mark(finding)}{finding.message}\n"
+            f" {_mark(finding)}{seen(finding.message)}\n"
         )
     return "".join(parts)
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from lsprotocol import types as lsp
@@ -21,8 +23,10 @@ from ...rewriter.edits.spans import Edit, Safety
 from ..analysis.findings import NOTE, Finding
 from ..rules import BY_CODE
 from . import check, deep_stack
+from .deep_stack import reason
 from .formats import advice
-from .settings import Settings, SettingsError, load
+from .settings import Settings, load
+from .terminal import seen
 
 _PAUSE = 0.15  # seconds without a key before the text is looked at
 FIX_ALL = "source.fixAll.dynfix"
@@ -40,9 +44,12 @@ class Checked:
 
     def position(self, line: int, column: int) -> lsp.Position:
         """A place in the client's units: UTF-16, where nothing else is agreed on."""
-        lines = [self.source.line(n) for n in range(1, len(self.source.starts) + 1)]
         here = lsp.Position(line - 1, column - 1)
-        return self.codec.position_to_client_units(lines, here)
+        return self.codec.position_to_client_units(self._lines, here)
+
+    @cached_property
+    def _lines(self) -> list[str]:
+        return [self.source.line(n) for n in range(1, len(self.source.starts) + 1)]
 
     def range_of(self, finding: Finding) -> lsp.Range:
         end = self.position(finding.end_line, finding.end_column)
@@ -77,37 +84,44 @@ class Server(LanguageServer):
         """Check a document and publish what is found; a text that is no Python, which it often is
         while someone types, leaves the last findings."""
         document = self.workspace.get_text_document(uri)
-        path = to_fs_path(uri) or uri
-        try:
-            settings = load(os.path.dirname(path) or ".")
-            source = deep_stack.called(SourceFile, document.source, path)
-            found = (
-                []
-                if settings.excludes(path)
-                else deep_stack.called(check.findings, source, settings)
-            )
-        except SourceError:
+        checked = self.tried(_check, document, to_fs_path(uri) or uri)
+        if checked is None:
             return
-        except SettingsError as error:
-            self.window_log_message(
-                lsp.LogMessageParams(type=lsp.MessageType.Error, message=f"dynfix: {error}")
-            )
-            return
-        checked = Checked(document.version, source, settings, found, document.position_codec)
         self.checked[uri] = checked
-        diagnostics = [_diagnostic(f, checked) for f in found]
+        diagnostics = [_diagnostic(f, checked) for f in checked.findings]
         params = lsp.PublishDiagnosticsParams(
             uri=uri, diagnostics=diagnostics, version=document.version
         )
         self.text_document_publish_diagnostics(params)
 
+    def tried(self, function: Callable[..., Any], *args: Any) -> Any:
+        """`function(*args)`; None, and one message to the editor, where that cannot be done."""
+        try:
+            return deep_stack.called(function, *args)
+        except SourceError:
+            return None  # it often is no Python while someone types
+        except Exception as error:
+            message = f"dynfix: {seen(reason(error))}"
+        self.window_log_message(lsp.LogMessageParams(type=lsp.MessageType.Error, message=message))
+        return None
+
     def current(self, uri: str) -> Checked | None:
-        """What was found in the text that the editor shows; None where that is not known."""
+        """What was found in the text that the editor shows; None where that is not known, or the
+        editor has no such text open."""
+        if uri not in self.workspace.text_documents:
+            return None
         version = self.workspace.get_text_document(uri).version
         if uri not in self.checked or self.checked[uri].version != version:
             self.look(uri)
         checked = self.checked.get(uri)
         return checked if checked is not None and checked.version == version else None
+
+
+def _check(document: Any, path: str) -> Checked:
+    settings = load(os.path.dirname(path) or ".")
+    source = SourceFile(document.source, path)
+    found = [] if settings.excludes(path) else check.findings(source, settings)
+    return Checked(document.version, source, settings, found, document.position_codec)
 
 
 def _diagnostic(finding: Finding, checked: Checked) -> lsp.Diagnostic:
@@ -148,7 +162,7 @@ def _workspace_edit(uri: str, checked: Checked, edits: list[Edit]) -> lsp.Worksp
 def _fix_all(uri: str, checked: Checked) -> lsp.CodeAction | None:
     """All safe fixes, as one edit of what lies between the first and the last change."""
     settings = replace(checked.settings, unsafe_fixes=False)
-    fixed = deep_stack.called(check.fix, checked.source, settings)
+    fixed = check.fix(checked.source, settings)
     old, new = checked.source.text, fixed.source.text
     if old == new:
         return None
@@ -207,9 +221,10 @@ def made() -> Server:
             return []
         found: list[lsp.CodeAction | None] = []
         if _wanted(lsp.CodeActionKind.QuickFix, only):
-            found += [_quick_fix(uri, f, checked) for f in checked.touched(params.range)]
+            touched = checked.touched(params.range)
+            found += [server.tried(_quick_fix, uri, f, checked) for f in touched]
         if _wanted(FIX_ALL, only):
-            found.append(_fix_all(uri, checked))
+            found.append(server.tried(_fix_all, uri, checked))
         return [action for action in found if action is not None]
 
     @server.feature(lsp.TEXT_DOCUMENT_HOVER)

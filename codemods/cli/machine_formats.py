@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from ..analysis.findings import ERROR
 from ..rules import BY_CODE
 from .formats import advice, counts
 from .result_cache import to_dict
+from .terminal import seen, unicode
 
 if TYPE_CHECKING:
     from ..analysis.findings import Finding
@@ -36,7 +38,7 @@ def record(finding: Finding, lines: PlainLines) -> dict[str, dict[str, int] | st
     return {
         "code": finding.code,
         "message": finding.message,
-        "filename": finding.path,
+        "filename": unicode(finding.path),
         "cell": finding.cell,
         "location": {"row": finding.line, "column": finding.column},
         "end_location": {"row": finding.end_line, "column": finding.end_column},
@@ -68,7 +70,7 @@ def github(found: list[Finding], lines: PlainLines, paint: Callable[..., Any]) -
 def _github_one(finding: Finding) -> str:
     line, column, end, end_column = _region(finding)
     level = "error" if finding.level == ERROR else "notice"
-    path = _escaped(finding.path, ":,")
+    path = _escaped(unicode(finding.path), ":,")
     where = f"file={path},line={line},col={column},endLine={end},endColumn={end_column}"
     text = _escaped(f"{finding.place}: {finding.code} {finding.message}")
     return f"::{level} title=dynfix ({finding.code}),{where}::{text}\n"
@@ -78,7 +80,7 @@ def _escaped(text: str, more: str = "") -> str:
     """As GitHub's workflow commands want it: percent signs first."""
     for char in f"%\r\n{more}":
         text = text.replace(char, f"%{ord(char):02X}")
-    return text
+    return seen(text)  # the log is shown as it is
 
 
 def gitlab(found: Any, lines: Any, paint: Any) -> Any:
@@ -88,7 +90,10 @@ def gitlab(found: Any, lines: Any, paint: Any) -> Any:
             "check_name": f.code,
             "severity": "major" if f.level == ERROR else "info",
             "fingerprint": fingerprint(f),
-            "location": {"path": f.path, "lines": {"begin": _region(f)[0], "end": _region(f)[2]}},
+            "location": {
+                "path": unicode(f.path),
+                "lines": {"begin": _region(f)[0], "end": _region(f)[2]},
+            },
         }
         for f in found
     ]
@@ -102,7 +107,7 @@ def fingerprint(finding: Any) -> Any:
 
 def _digest(text: str) -> str:
     value = 0xCBF29CE484222325
-    for byte in text.encode():
+    for byte in text.encode(errors="surrogateescape"):
         value = (value ^ byte) * 0x100000001B3 % 2**64
     return f"{value:016x}"
 
@@ -136,7 +141,7 @@ def _sarif_rule(code: str) -> dict[str, dict[str, str] | str]:
 
 
 def _sarif_result(finding: Finding, lines: PlainLines) -> dict[str, Any]:
-    uri = quote(finding.path.replace("\\", "/"))
+    uri = quote(os.fsencode(finding.path.replace(os.sep, "/")))
     place = {"artifactLocation": {"uri": uri}, "region": _sarif_region(*_region(finding))}
     result = {
         "ruleId": finding.code,
@@ -165,15 +170,15 @@ def _in_cell(finding: Finding) -> str:
 
 
 def _quoted(text: str) -> str:
-    return f'"{escape(text)}"'
+    return f'"{escape(seen(text))}"'
 
 
 def junit(found: list[Finding], lines: PlainLines, paint: Callable[..., Any]) -> str:
     cases = "".join(
         f"    <testcase name={_quoted(f.code)} classname={_quoted(f.path)}"
         f" line={_quoted(str(f.line))}>\n      <failure"
-        f" message={_quoted(f.message)}>{escape(f'{f.place}: {f.code} {f.message}')}</failure>\n   "
-        " </testcase>\n"
+        f" message={_quoted(f.message)}>"
+        f"{escape(seen(f'{f.place}: {f.code} {f.message}'))}</failure>\n    </testcase>\n"
         for f in found
     )
     head = f'<testsuites name="dynfix" tests="{len(found)}" failures="{len(found)}">\n'
@@ -209,7 +214,7 @@ def _rdjson_one(finding: Finding, lines: PlainLines) -> dict[str, Any]:
         "message": _in_cell(finding) + finding.message,
         "code": {"value": finding.code},
         "severity": "ERROR" if finding.level == ERROR else "INFO",
-        "location": {"path": finding.path, "range": _rdjson_span(*_region(finding))},
+        "location": {"path": unicode(finding.path), "range": _rdjson_span(*_region(finding))},
         **({"suggestions": made} if made else {}),
     }
 

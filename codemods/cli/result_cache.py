@@ -4,7 +4,6 @@ beside the configuration."""
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import sys
 from dataclasses import asdict
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...rewriter.edits.spans import Edit, Fix, Intent, Safety
 from ..analysis.findings import Finding
+from . import cache_folder
+from .cache_folder import count, optional, text, truth
 
 if TYPE_CHECKING:
     from .settings import Settings
@@ -53,34 +54,25 @@ def tool_stamp() -> str:
 
 
 class Cache:
-    """`get(path, raw)` gives the findings stored for a file's content; `put` stores; `save` writes
-    by atomic rename."""
+    """`get(path, raw)` gives the findings stored for a file's content; `put` stores; `save`
+    writes."""
 
     def __init__(self, settings: Settings) -> None:
         stamp = hashlib.sha256((tool_stamp() + settings.key()).encode()).hexdigest()[:24]
-        base = os.environ.get("DYNFIX_CODEMOD_CACHE") or os.path.join(
-            settings.root, ".dynfix_cache"
-        )
-        self.file = os.path.join(base, f"{stamp}.json")
-        self.entries = self._load()
+        self.settings, self.name = settings, f"{stamp}.json"
+        self.entries = cache_folder.load(settings, self.name)
         self.changed = False
 
-    def _load(self) -> dict[str, list[dict[str, int | str]]]:
-        try:
-            with open(self.file, encoding="utf-8") as stream:
-                entries = json.load(stream)
-        except (OSError, ValueError):
-            return {}
-        return entries if isinstance(entries, dict) else {}
-
     def _key(self, path: str, raw: bytes) -> str:
-        return hashlib.sha256(os.path.abspath(path).encode() + b"\0" + raw).hexdigest()
+        return hashlib.sha256(os.fsencode(os.path.abspath(path)) + b"\0" + raw).hexdigest()
 
     def get(self, path: Any, raw: bytes) -> list[Finding] | None:
         stored = self.entries.get(self._key(path, raw))
+        if stored is None or not cache_folder.fits(stored, [_FINDING]):
+            return None
         try:
-            return None if stored is None else [from_dict({**d, "path": path}) for d in stored]
-        except (TypeError, KeyError, ValueError):
+            return [from_dict({**d, "path": path}) for d in stored]
+        except ValueError:  # no such intent or safety
             return None
 
     def put(self, path: str, raw: bytes, found: tuple[Finding, ...]) -> None:
@@ -88,18 +80,27 @@ class Cache:
         self.changed = True
 
     def save(self) -> None:
-        if not self.changed:
-            return
-        import tempfile  # most runs find all that they ask for
+        if self.changed:
+            kept = dict(list(self.entries.items())[-_LIMIT:])
+            cache_folder.save(self.settings, self.name, kept)
 
-        entries, folder = dict(list(self.entries.items())[-_LIMIT:]), os.path.dirname(self.file)
-        try:
-            os.makedirs(folder, exist_ok=True)
-            with open(os.path.join(folder, ".gitignore"), "w", encoding="utf-8") as out:
-                out.write("*\n")
-            handle, name = tempfile.mkstemp(dir=folder, suffix=".tmp")
-            with os.fdopen(handle, "w", encoding="utf-8") as out:
-                json.dump(entries, out)
-            os.replace(name, self.file)
-        except OSError:
-            return
+
+_EDIT = {"start": count, "end": count, "text": text, "intent": text}
+_FIX = {
+    "edits": [_EDIT],
+    "title": text,
+    "safety": text,
+    "why": text,
+    "imports": [text],
+    "silent": count,
+    "first": truth,
+    "asked": truth,
+}
+_PLACE = dict.fromkeys(("line", "column", "end_line", "end_column"), count)
+_FINDING = {
+    **dict.fromkeys(("code", "message", "path", "help", "kept", "level"), text),
+    **_PLACE,
+    "fix": optional(_FIX),
+    "traced": truth,
+    "cell": optional(count),
+}

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from . import file_writes, trace_verify
-from .command import _diff
+from .command import show_diff
 from .runner import Result
 from .settings import Settings
+from .terminal import say
 
 
 def fix_after_run(script: list[str], changes: list[Any]) -> None:
@@ -25,9 +26,10 @@ def fix_after_run(script: list[str], changes: list[Any]) -> None:
     results = [_result(path, own) for path, own in sorted(_by_file(changes).items())]
     results = [result for result in results if result.after is not None]
     if not results:
-        print("dynrun: --fix: nothing was rewritten", file=sys.stderr)
+        say("--fix: nothing was rewritten", "dynrun")
         return
-    sys.stderr.write("".join(map(_diff, results)))
+    for result in results:
+        show_diff(result, sys.stderr)
     sys.stderr.flush()
     kept = trace_verify.verified([shlex.join(script)], results, Settings())
     for result in kept:
@@ -38,9 +40,9 @@ def fix_after_run(script: list[str], changes: list[Any]) -> None:
 def _write(result: Result) -> None:
     try:
         file_writes.write(result.path, result.raw, result.read)
-        print(f"dynrun: --fix: {result.path} was written", file=sys.stderr)
+        say(f"--fix: {result.path} was written", "dynrun")
     except OSError as error:
-        print(f"dynrun: --fix: {result.path} is not written: {error.strerror}", file=sys.stderr)
+        say(f"--fix: {result.path} is not written: {error.strerror}", "dynrun")
 
 
 def _by_file(changes: list[Any]) -> dict[str, list[Any]]:
@@ -80,7 +82,7 @@ def _result(path: str, changes: list[Any]) -> Result:
         made = changed(after, change.line, change.before, change.after)
         if made is None:
             where = f"{path}:{change.line}"
-            print(f"dynrun: --fix: {where} is not what ran: left as it is", file=sys.stderr)
+            say(f"--fix: {where} is not what ran: left as it is", "dynrun")
         else:
             after = made
     if after == text:

@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import gc
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.edits.source_file import SourceError
+from ...runtime.regular_files import kind, read
 from ..analysis.findings import failure
+from .command_line import SUFFIXES
 from .gitignore import Ignored
 from .on_demand import OnDemand
 from .result_cache import Cache
+from .terminal import say
 
 if TYPE_CHECKING:
     from ..analysis.findings import Finding
@@ -25,8 +29,8 @@ else:
     deep_stack, notebook = OnDemand(".deep_stack"), OnDemand(".notebook")
 
 
-_SUFFIXES = (".py", ".pyi", ".ipynb")
 _ENOUGH_FOR_TWO = 4
+_MOST_PROCESSES = 128  # whatever a configuration file says
 _COLLECT_EVERY = 4_000_000  # bytes of source
 _seen = [0]
 
@@ -47,39 +51,62 @@ class Result:
     error: Finding | None = None
 
 
-def files(paths: list[str], settings: Settings) -> tuple[list[str], list[str]]:
-    """(the files that the paths name, in order and once each; paths that do not exist). A file that
-    is named is always taken, unless the settings force their excludes on it."""
-    found, missing = {}, []
+def files(paths: list[str], settings: Settings) -> tuple[list[str], list[Finding]]:
+    """(the files that the paths name, in order and once each; what there is not, or cannot be
+    looked through). A file that is named is always taken, unless the settings force their excludes
+    on it."""
+    found: dict[str, None] = {}
+    failures: list[Finding] = []
     for path in paths:
         if settings.force_exclude and _forced_out(path, settings):
             continue
         if os.path.isdir(path):
-            found.update(dict.fromkeys(_walk(path, settings)))
-        elif os.path.exists(path):
+            found.update(dict.fromkeys(_walk(path, settings, failures)))
+        elif os.path.lexists(path):
             found[path] = None
         else:
-            missing.append(path)
-    return list(found), missing
+            failures.append(failure(path, "no such file or folder"))
+    return list(found), failures
 
 
-def _walk(top: str, settings: Settings) -> Iterator[str]:
+def _walk(top: str, settings: Settings, failures: list[Finding]) -> Iterator[str]:
+    """The files below a folder; neither a link to a folder nor what is no file is gone into."""
     ignored = Ignored(top) if settings.respect_gitignore else None
-    for folder, folders, names in os.walk(top):
+    todo = [top]
+    while todo:
+        folder = todo.pop()
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError as error:
+            failures.append(failure(folder, f"cannot be looked through: {error.strerror}"))
+            continue
         if ignored:
             ignored.enter(folder)
-        keep = [
-            d
-            for d in sorted(folders)
-            if not _skipped(os.path.join(folder, d), True, settings, ignored)
-        ]
-        folders[:] = keep
-        for name in sorted(names):
-            path = os.path.normpath(os.path.join(folder, name))
-            if not name.endswith(_SUFFIXES) or _skipped(path, False, settings, ignored):
-                continue
-            if os.path.isfile(path) or not os.path.exists(path):  # no pipe, which is never read up
-                yield path
+        folders = [e for e in entries if e.is_dir(follow_symlinks=False)]
+        names = [e for e in entries if e.name.endswith(SUFFIXES) and not _is_folder(e)]
+        paths = [os.path.normpath(entry.path) for entry in names]
+        yield from (p for p in paths if not _skipped(p, False, settings, ignored) and _read_up(p))
+        kept = [e.path for e in folders if not _skipped(e.path, True, settings, ignored)]
+        todo += reversed(kept)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a loop of links
+        return False
+
+
+def _read_up(path: str) -> bool:
+    """Whether a file that was found can be read to an end. One that was named is a failure where it
+    cannot; nobody asked for this one."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:  # that it cannot be read is said later
+        return True
+    if not stat.S_ISREG(mode):
+        say(f"{path}: not a regular file, but {kind(mode)}: passed over")
+    return stat.S_ISREG(mode)
 
 
 def _forced_out(path: str, settings: Settings) -> bool:
@@ -123,26 +150,27 @@ def handle(path: str, raw: bytes, settings: Settings, fixing: bool) -> Result:
     )
 
 
-def _bytes_of(path: str) -> bytes:
-    with open(path, "rb") as stream:
-        return stream.read()
+def handled(path: str, raw: bytes, settings: Settings, fixing: bool) -> Result:
+    """`handle`, and where it fails, for whatever reason, a Result that says so."""
+    try:
+        return deep_stack.called(handle, path, raw, settings, fixing)
+    except Exception as error:
+        return Result(path, error=failure(path, deep_stack.reason(error)))
 
 
 def _read_and_handle(job: tuple[str, Settings, bool]) -> tuple[Result, bytes]:
     path, settings, fixing = job
     try:
-        raw = _bytes_of(path)
+        path.encode()
+        raw = read(path)
+    except UnicodeEncodeError:
+        what = "the file's name is not UTF-8: give it another"
+        return Result(path, error=failure(path, what)), b""
     except OSError as error:
         return Result(path, error=failure(path, error.strerror or str(error))), b""
-    try:
-        result = deep_stack.called(handle, path, raw, settings, fixing)
-        _collect_now_and_then(len(raw))
-        return result, raw
-    except RecursionError:
-        return Result(path, error=failure(path, "the code is nested too deeply")), raw
-    except Exception as error:
-        what = f"internal error: {type(error).__name__}: {error}"
-        return Result(path, error=failure(path, what)), raw
+    result = handled(path, raw, settings, fixing)
+    _collect_now_and_then(len(raw))
+    return result, raw
 
 
 def _collect_now_and_then(size: int) -> None:
@@ -173,8 +201,11 @@ def run(paths: list[str], settings: Settings, fixing: bool, progress: Any = None
 
 def _once_more(result: Any, settings: Settings) -> Any:
     """A result, fixed on."""
-    raw = result.raw if result.raw is not None else _bytes_of(result.path)
-    more = handle(result.path, raw, settings, True)
+    try:
+        raw = result.raw if result.raw is not None else read(result.path)
+    except OSError:  # gone since, and what was found in it stays found
+        return result
+    more = handled(result.path, raw, settings, True)
     if more.error or more.raw is None:
         return replace(result, left=more.left) if more.error is None else result
     first = result if result.raw is not None else more
@@ -197,7 +228,7 @@ def _from_cache(
 
 def _cached(path: str, cache: Cache) -> list[Finding] | None:
     try:
-        return cache.get(path, _bytes_of(path))
+        return cache.get(path, read(path))
     except OSError:
         return None
 
@@ -225,7 +256,7 @@ def _handled(
 
     _ = check.findings  # loaded once, ahead of the processes that need it
 
-    with multiprocessing.Pool(min(jobs, len(work))) as pool:
+    with multiprocessing.Pool(min(jobs, len(work), _MOST_PROCESSES)) as pool:
         yield from pool.imap(
             _read_and_handle, work, chunksize=max(1, min(16, len(work) // (4 * jobs)))
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...rewriter.catalogue import REASONS
 from ...rewriter.edits.spans import Safety
+from ...runtime.regular_files import read
 from ..analysis.findings import CommandError
 from .toml import tables
 
@@ -51,6 +52,9 @@ _EXCLUDE = (
     ".ipynb_checkpoints",
     "site-packages",
 )
+
+
+_LARGEST = 4 << 20  # bytes of a configuration file
 
 
 class SettingsError(CommandError):
@@ -162,13 +166,21 @@ _KINDS = {
 }
 
 
+_MOST_JOBS = 10_000
+_KIND_WORDS = {
+    bool: "true or false",
+    int: f"a number, 0 or more, less than {_MOST_JOBS}",
+    str: "a string",
+}
+
+
 def convert(name: str, value: dict[str, list[str]] | list[str] | str, where: str) -> Any:
     """A setting's value of the right type; SettingsError names `where` it was read."""
     name = name.replace("-", "_")
     if name not in _KINDS:
         known = [each.replace("_", "-") for each in _KINDS]
         name = name.replace("_", "-")
-        raise SettingsError(f"{where}: unknown setting {name!r}{meant(name, known)}")
+        raise SettingsError(f"{where}: unknown setting {name[:80]!r}{meant(name, known)}")
     if name == "per_file_ignores":
         return name, _per_file(value, where)
     kind = _KINDS[name]
@@ -178,31 +190,41 @@ def convert(name: str, value: dict[str, list[str]] | list[str] | str, where: str
         value = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(
             value.lower(), value
         )
-    if kind is int and isinstance(value, str) and value.isdigit():
+    if kind is int and isinstance(value, str) and value.isdecimal() and len(value) < 10:
         value = int(value)
-    if type(value) is not kind:
-        raise SettingsError(f"{where}: {name} must be {kind.__name__}, not {value!r}")
+    if type(value) is not kind or (kind is int and not 0 <= value < _MOST_JOBS):
+        raise SettingsError(f"{where}: {name} must be {_KIND_WORDS[kind]}, not {_shown(value)}")
     return name, _allowed(name, value, where)
+
+
+def _shown(value: Any) -> str:
+    """A wrong value, cut short: it may be nested deeply, or have more digits than are printed."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):
+        return f"such a {type(value).__name__}"
+    return text if len(text) < 80 else f"{text[:80]}…"
 
 
 def _allowed(name: str, value: Any, where: Any) -> Any:
     allowed = {"scope": SCOPES, "output_format": FORMATS}.get(name)
     if allowed and value not in allowed:
-        raise SettingsError(f"{where}: {name} must be one of {', '.join(allowed)}, not {value!r}")
+        known = ", ".join(allowed)
+        raise SettingsError(f"{where}: {name} must be one of {known}, not {_shown(value)}")
     return value
 
 
 def _codes(name: str, value: Any, where: str) -> Any:
     items = value.replace(",", " ").split() if isinstance(value, str) else value
     if not isinstance(items, (list, tuple)) or not all(isinstance(i, str) for i in items):
-        raise SettingsError(f"{where}: {name} must be a list of strings, not {value!r}")
+        raise SettingsError(f"{where}: {name} must be a list of strings, not {_shown(value)}")
     if "exclude" in name:
         return tuple(i.rstrip("/") for i in items)
     items = tuple("DYN" if i.upper() == "ALL" else i.upper() for i in items)
     known = [reason.code for reason in REASONS.values() if not reason.no_rule]
     for item in items:
         if not any(code.startswith(item) for code in known):
-            raise SettingsError(f"{where}: no rule has the code {item}")
+            raise SettingsError(f"{where}: no rule has the code {item[:80]}")
     return items
 
 
@@ -215,7 +237,7 @@ def _per_file(value: Any, where: str) -> Any:
         for pattern, _, codes in pairs:
             if not pattern.strip() or not codes.strip():
                 raise SettingsError(
-                    f"{where}: per_file_ignores must be PATTERN:CODE, not {value!r}"
+                    f"{where}: per_file_ignores must be PATTERN:CODE, not {_shown(value)}"
                 )
             table.setdefault(pattern.strip(), []).extend(codes.split())
         value = table
@@ -226,18 +248,24 @@ def _per_file(value: Any, where: str) -> Any:
     )
 
 
-def _read(path: str) -> Any:
+def _read(path: str, asked: bool = False) -> Any:
     """The settings in a configuration file as a dict; None where it holds none of ours."""
     name = os.path.basename(path)
     try:
-        with open(path, encoding="utf-8") as stream:
-            text = stream.read()
+        raw = read(path, _LARGEST)
+        if b"dynfix" not in raw and name != "dynfix.toml" and not asked:
+            return None  # whatever is wrong with it is no concern of ours
+        text = raw.decode("utf-8")
         if name == "setup.cfg":
             return _ini(text) if "[dynfix" in text else None
         prefix = ("tool", "dynfix") if name == "pyproject.toml" else ()
         return (tables(text, prefix) if not prefix or "dynfix" in text else None) or None
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"{path}: {str(error).splitlines()[0]}") from None
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from None
+    except (RecursionError, MemoryError):
+        raise SettingsError(f"{path}: nested too deeply") from None
+    except ValueError as error:
+        raise SettingsError(f"{path}: {[*str(error).splitlines(), 'no settings'][0]}") from None
 
 
 def _ini(text: str) -> dict[str, str] | None:

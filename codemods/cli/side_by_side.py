@@ -24,6 +24,7 @@ from ..trace import trace_facts
 from ..trace.tensor_traits import layout, together
 from . import check
 from .file_writes import write
+from .terminal import say, seen
 
 if TYPE_CHECKING:
     from .settings import Settings
@@ -328,7 +329,7 @@ def command(options: Any, settings: Any) -> Any:
         source = SourceFile.from_bytes(read, path)
         outcome = verify(source, factory, settings)
     except (VerifyError, SourceError) as error:
-        print(f"dynfix: {error}", file=sys.stderr)
+        say(str(error))
         return 2
     _table(outcome)
     if not options.check and not options.diff and outcome.kept.text != source.text:
@@ -338,7 +339,7 @@ def command(options: Any, settings: Any) -> Any:
 
 
 def _table(outcome: Any) -> None:
-    print(f"{outcome.source.path}")
+    print(seen(outcome.source.path))
     print(f"  fixes kept        {len(outcome.applied):>4}")
     print(f"  fixes taken back  {len(outcome.refused):>4}")
     print(f"  breaks before     {outcome.before:>4}")
@@ -347,6 +348,7 @@ def _table(outcome: Any) -> None:
     print(f"  one graph before  {whole[0]:>4}")
     print(f"  one graph after   {whole[1]:>4}")
     for finding, problems in outcome.refused:
-        print(f"  taken back {finding.place}: {finding.code} {finding.fix.title}: {problems[0]}")
+        what = f"{finding.place}: {finding.code} {finding.fix.title}: {problems[0]}"
+        print(f"  taken back {seen(what)}")
     if not outcome.refused:
         print("  values, gradients, printed text and exceptions are those of the original")

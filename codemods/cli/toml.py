@@ -34,7 +34,7 @@ def _small(text: str, prefix: Any) -> Any:
     """Strings, booleans, whole numbers and arrays of them, in the tables below `prefix`, which may
     stand in braces; other tables are skipped."""
     result: dict[str, Any] = {}
-    current, pending, above = None if prefix else result, "", ""
+    current, pending, above, depth = None if prefix else result, "", "", 0
     for number, line in enumerate(text.splitlines(), 1):
         header = _HEADER.match(line.strip()) if not pending else None
         if header:
@@ -45,11 +45,14 @@ def _small(text: str, prefix: Any) -> Any:
         if above and _keys(line.partition("=")[0])[:1] == [above]:
             _in_braces(result, above, _without_comment(line), number)
             continue
-        pending += _without_comment(line) + " "
-        if current is None or not pending.strip():
-            pending = ""
-        elif pending.count("[") == pending.count("]") and pending.count("{") == pending.count("}"):
-            _assign(current, pending.strip(), number)
+        if current is None:
+            continue
+        line = _without_comment(line)
+        pending += line + " "
+        depth += sum(map(line.count, "[{")) - sum(map(line.count, "]}"))
+        if not depth:
+            if pending.strip():
+                _assign(current, pending.strip(), number)
             pending = ""
     return result
 
@@ -99,7 +102,7 @@ def _assign(table: Any, text: str, number: Any) -> None:
     try:
         value = re.sub(r"\btrue\b", "True", re.sub(r"\bfalse\b", "False", value.strip()))
         table[_keys(key)[0]] = ast.literal_eval(value)
-    except (SyntaxError, ValueError, IndexError):
+    except (SyntaxError, ValueError, IndexError, RecursionError, MemoryError):
         raise TomlError(
-            f"line {number}: {text!r} needs Python 3.11, which reads all of TOML"
+            f"line {number}: {text[:80]!r} needs Python 3.11, which reads all of TOML"
         ) from None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..trace.traced_program import words_of
 from . import notebook, runner
+from .terminal import say
 
 if TYPE_CHECKING:
     from .runner import Result
@@ -90,7 +91,7 @@ def _one_by_one(
             if not why:
                 kept[path], last = one.after, run
                 break
-            print(f"dynfix: {result.path}: fixes taken back: {why}", file=sys.stderr)
+            say(f"{result.path}: fixes taken back: {why}")
         chosen.append(one)
     return chosen, last
 
@@ -99,8 +100,8 @@ def _choices(result: Result, settings: Settings) -> list[Result]:
     if result.after is None:
         return [result]
     safe = replace(settings, unsafe_fixes=False)
-    less = [runner.handle(result.path, result.read, safe, True)] if settings.unsafe_fixes else []
-    return [result, *less, runner.handle(result.path, result.read, settings, False)]
+    less = [runner.handled(result.path, result.read, safe, True)] if settings.unsafe_fixes else []
+    return [result, *less, runner.handled(result.path, result.read, settings, False)]
 
 
 def observe(commands: list[str], texts: dict[str, str]) -> Observed:

@@ -18,6 +18,7 @@ from ...rewriter.edits.import_places import after_imports
 from ...rewriter.edits.source_file import SourceError, SourceFile
 from ...rewriter.edits.spans import Edit, Fix, Safety, apply
 from ...rewriter.patterns.torch_facts import METHOD
+from ...runtime.regular_files import read
 from ..analysis.findings import Finding
 from ..cli.suppressions import Suppressions
 from . import companion_edits
@@ -142,7 +143,8 @@ def planned(
     planner = Planner(facts, load)
     for path in sorted(facts):
         for raw, clean in facts[path].reads:
-            if clean and all(_may_change(p, line, load, settings) for p, _, (line, *_) in raw):
+            way = [(p, line) for p, _, (line, *_) in raw]
+            if clean and all(p in facts and _may_change(p, n, load, settings) for p, n in way):
                 planner.add(raw)
     planner.add_tests()
     for path, fix in _fixes(planner).items():
@@ -153,9 +155,8 @@ def planned(
 def _load(path: str) -> Any:
     """The SourceFile at `path`; None where it is none."""
     try:
-        with open(path, "rb") as stream:
-            return SourceFile.from_bytes(stream.read(), path)
-    except (OSError, SourceError):
+        return SourceFile.from_bytes(read(path), path)
+    except (OSError, SourceError, RecursionError, MemoryError):
         return None
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.patterns.import_names import Names, by_type
+from ...runtime.regular_files import read
 from ..trace.trace_facts import qualified
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class Project:
         """(file, function) of the `path:line` that a run saw; None where it is not of the
         project."""
         path, _, line = (place or "").rpartition(":")
-        file = self.file(path) if path else None
+        file = self.file(path) if path and line.isdecimal() else None
         function = file.by_line.get(int(line)) if file else None
         return (file, function) if function is not None else None
 
@@ -179,8 +180,7 @@ class Project:
         """Of a file, without parsing it; "" where there is none."""
         if path not in self.texts:
             try:
-                with open(path, encoding="utf-8", errors="replace") as stream:
-                    self.texts[path] = stream.read()
+                self.texts[path] = read(path).decode(errors="replace")
             except OSError:
                 self.texts[path] = ""
         return self.texts[path]

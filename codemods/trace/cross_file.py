@@ -7,8 +7,9 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.edits.source_file import SourceFile
+from ...rewriter.edits.source_file import SourceError, SourceFile
 from ...rewriter.patterns.import_names import Names, by_type
+from ...runtime.regular_files import read
 from .reads_left import Text, stands
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def _text(result: Any) -> Any:
     """The Text of a file as it is after its fixes; None where it could not be handled."""
     if result.error:
         return None
-    with open(result.path, "rb") as stream:
-        source = SourceFile.from_bytes(result.raw or stream.read(), result.path)
+    try:
+        source = SourceFile.from_bytes(result.raw or read(result.path), result.path)
+    except (OSError, SourceError, RecursionError, MemoryError):  # it was changed since, or is deep
+        return None
     return Text(source.tree, Names(source.tree, by_type(source.tree)))

@@ -8,16 +8,14 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from ...runtime.regular_files import read
+from ..cli import cache_folder
+from ..cli.cache_folder import count, fits, optional, text, truth
+
 if TYPE_CHECKING:
     from ..cli.settings import Settings
 
 _NAME = "traced.json"
-
-
-def folder(settings: Settings) -> str:
-    """Where results and facts are kept."""
-    base = os.environ.get("DYNFIX_CODEMOD_CACHE")
-    return base or os.path.join(settings.root, ".dynfix_cache")
 
 
 def stored(paths: list[str], settings: Settings) -> tuple[dict[str, Any], str]:
@@ -31,11 +29,11 @@ def stored(paths: list[str], settings: Settings) -> tuple[dict[str, Any], str]:
             stamp = _stamp(path)
         if kept is not None and stamp == kept["seen"]:
             found[path] = kept["data"]
-        elif kept is not None and stamp == kept.get("made"):
+        elif kept is not None and stamp == kept["made"]:
             # where reads stood is known of the text that ran alone
             found[path] = {**kept["data"], "reads": []}
-    text = json.dumps(found, sort_keys=True)
-    return found, hashlib.sha256(text.encode()).hexdigest() if found else ""
+    key = json.dumps(found, sort_keys=True)
+    return found, hashlib.sha256(key.encode()).hexdigest() if found else ""
 
 
 def stamps(paths: list[str]) -> dict[str, str]:
@@ -50,17 +48,7 @@ def store(data: dict[str, Any], seen: dict[str, str], settings: Settings) -> Non
     for path, entry in data.items():
         if entry["captured"]:
             known[path] = {"seen": seen[path], "made": _stamp(path), "data": entry}
-    place = folder(settings)
-    temporary = os.path.join(place, f"{_NAME}.{os.getpid()}.tmp")
-    try:
-        os.makedirs(place, exist_ok=True)
-        with open(os.path.join(place, ".gitignore"), "w", encoding="utf-8") as stream:
-            stream.write("*\n")
-        with open(temporary, "w", encoding="utf-8") as stream:
-            json.dump(known, stream)
-        os.replace(temporary, os.path.join(place, _NAME))
-    except OSError:
-        return
+    cache_folder.save(settings, _NAME, known)
 
 
 def joined(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -84,17 +72,33 @@ def joined(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _read(settings: Settings) -> dict[str, Any]:
-    try:
-        with open(os.path.join(folder(settings), _NAME), encoding="utf-8") as stream:
-            known = json.load(stream)
-    except (OSError, ValueError):
-        return {}
-    return known if isinstance(known, dict) else {}
+    """What is kept. Another may have written it, the checkout itself: entries of another form are
+    passed over."""
+    known = cache_folder.load(settings, _NAME)
+    return {path: entry for path, entry in known.items() if fits(entry, _KEPT)}
 
 
 def _stamp(path: str) -> str:
     try:
-        with open(path, "rb") as stream:
-            return hashlib.sha256(stream.read()).hexdigest()
+        return hashlib.sha256(read(path)).hexdigest()
     except OSError:
         return ""
+
+
+def _way(form: Any) -> Any:
+    return lambda value: bool(value) and fits(value, [form])
+
+
+def _rank(value: Any) -> bool:
+    return count(value) and value <= 64  # torch's own limit
+
+
+_FACT = (text, optional(_rank), optional(text), truth, optional(text), truth)
+_PLACE = (count, optional(count), optional(count), optional(count))
+_DATA = {
+    "facts": [(text, text, optional(_FACT))],
+    "captured": [text],
+    "reads": [(_way((text, text, _PLACE)), truth)],
+    "roots": {str: [_way((text, text, text))]},
+}
+_KEPT = {"seen": text, "made": text, "data": _DATA}

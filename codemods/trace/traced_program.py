@@ -19,7 +19,10 @@ class TraceError(CommandError):
 def words_of(command: str) -> list[str]:
     """A command as `[script, *arguments]` or `["-m", module, *arguments]`; TraceError where it
     names neither."""
-    words = shlex.split(command)
+    try:
+        words = shlex.split(command)
+    except ValueError as error:  # a quotation without its end
+        raise TraceError(f"--trace {command!r}: {error}") from None
     if words and os.path.basename(words[0]).startswith("python"):
         words = words[1:]
     if words[:1] == ["-m"] and len(words) > 1:

@@ -48,6 +48,8 @@ def decode(raw: bytes) -> tuple[str, str, bool]:
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise SourceError(f"byte {raw[error.start]:#04x} is not {encoding}", line) from None
+    except (LookupError, ValueError):  # a codec of another kind: rot13, zlib, undefined
+        raise SourceError(f"the file cannot be read as {encoding}") from None
 
 
 def lines_of(text: str) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 from ..edits.intents import replace_expression, replace_statements
 from ..edits.parentheses import Binding, shown
 from ..edits.spans import Fix, Refusal, Safety
-from .import_names import Names
+from .import_names import Names, dotted
 from .name_scopes import rebindings
 from .tree_walk import below
 
@@ -25,6 +25,7 @@ class FileView:
         self.source, self.names = source, names
         self.parents: dict[ast.AST, ast.AST] = {}
         self.functions: dict[ast.AST, Any] = {}
+        self._around: tuple[int, dict[ast.AST, Any]] = (0, {})
         self._taken: dict[ast.AST | None, set[str]] = {}
         self._resolved: tuple[Any, dict[ast.AST, str | None]] = (None, {})
 
@@ -39,10 +40,8 @@ class FileView:
         return known[node]
 
     def _resolve(self, node):
-        root = node
-        while isinstance(root, ast.Attribute):
-            root = root.value
-        if isinstance(root, ast.Name) and root.id in self.local_names(node):
+        parts = dotted(node)
+        if parts is None or parts[0] in self.local_names(node):
             return None
         return self.names.resolve(node)
 
@@ -56,10 +55,18 @@ class FileView:
         return node
 
     def function(self, node):
-        """The captured function that `node` stands in."""
-        while node is not None and node not in self.functions:
+        """The captured function that `node` stands in. What was found on the way is kept: a long
+        chain of `elif` is as deep as it is long."""
+        if self._around[0] != len(self.functions):
+            self._around = (len(self.functions), {})
+        way, known = [], self._around[1]
+        while node is not None and node not in self.functions and node not in known:
+            way.append(node)
             node = self.parents.get(node)
-        return self.functions.get(node)
+        found = self.functions.get(node) or known.get(node)
+        if found is not None:
+            known.update(dict.fromkeys(way, found))
+        return found
 
     def local_names(self, node):
         """The names bound in the function around `node`, nested ones included."""

@@ -6,11 +6,13 @@ import ast
 from .name_scopes import module_bindings
 from .tree_walk import below
 
+_DEEPEST = 64  # names in a row; no module's are more, and each attribute of a chain asks
+
 
 def dotted(node):
     """The names of `a.b.c` as ["a", "b", "c"], or None where it is no chain of names."""
     parts = []
-    while isinstance(node, ast.Attribute):
+    while isinstance(node, ast.Attribute) and len(parts) < _DEEPEST:
         parts.append(node.attr)
         node = node.value
     if isinstance(node, ast.Name):

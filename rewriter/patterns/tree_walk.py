@@ -55,17 +55,26 @@ _below_scope = lru_cache(maxsize=512)(_below)
 def only_store(name: str, function: ast.AST, apart: Any = ()) -> ast.Name | None:
     """The one place of a function that binds a name; None where there are others, be it as a
     parameter, an import or a definition. `apart`: nodes that do not count."""
-    stores: list[ast.Name] = []
+    stores, others = _bound_in(function)
+    if name in others:
+        return None
+    found = [node for node in stores.get(name, ()) if node not in apart]
+    return found[0] if len(found) == 1 else None
+
+
+@lru_cache(maxsize=512)
+def _bound_in(function: ast.AST) -> tuple[dict[str, list[ast.Name]], set[str | None]]:
+    """({name: the names that store or delete it}, what is bound in other ways) in a function."""
+    stores: dict[str, list[ast.Name]] = {}
+    others: set[str | None] = set()
     for node in below(function):
         if isinstance(node, ast.Name):
-            bound = node.id == name and not isinstance(node.ctx, ast.Load)
-            stores += [node] if bound and node not in apart else []
-        elif name in (getattr(node, "arg", None), getattr(node, "name", None)):
-            if node is not function and not isinstance(node, ast.keyword):
-                return None
-        elif isinstance(node, ast.alias) and node.asname == name:
-            return None
-    return stores[0] if len(stores) == 1 else None
+            if not isinstance(node.ctx, ast.Load):
+                stores.setdefault(node.id, []).append(node)
+        elif node is not function and not isinstance(node, ast.keyword):
+            others |= {getattr(node, "arg", None), getattr(node, "name", None)}
+            others.add(node.asname if isinstance(node, ast.alias) else None)
+    return stores, others
 
 
 def only_value(name: ast.Name, context: Any, function: Any = None, apart: Any = ()) -> Any:

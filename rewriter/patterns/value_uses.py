@@ -54,6 +54,7 @@ class ValueUses:
         self.context, self.function, self.depth = context, function, depth
         self.parents = context.whole_parents()
         self.inside = below(function)
+        self.scopes = {}
 
     # Which names stand for one tensor
 
@@ -154,11 +155,16 @@ class ValueUses:
         return []
 
     def _scope(self, node):
-        while node is not None and node is not self.function:
+        """The function or class around a node; each node on the way is asked once, for a sum of
+        many terms is as deep as it is long."""
+        way, known = [], self.scopes
+        while node is not None and node is not self.function and node not in known:
+            way.append(node)
             node = self.parents.get(node)
             if isinstance(node, (*_SCOPES, ast.ClassDef)):
-                return node
-        return node
+                break
+        known.update(dict.fromkeys(way, known.get(node, node)))
+        return known.get(node, node)
 
     def _comprehended(self, node):
         return self._scope(node) is self.function

@@ -185,11 +185,12 @@ def test_a_pipe_in_a_folder_is_passed_over(folder):
 
 
 def test_what_a_killed_run_left_is_swept(folder):
-    for name, age in ((".m.py.dynfix-old", 3600), (".m.py.dynfix-new", 0)):
+    old, new, own = ".m.py.dynfix-oldold_0.tmp", ".m.py.dynfix-newnew_0.tmp", ".m.py.dynfix-notes"
+    for name, age in ((old, 3600), (new, 0), (own, 3600)):
         (folder / name).write_text("")
         os.utime(name, (time.time() - age,) * 2)
     file_writes.write("m.py", b"x = 1\n", PRINTS.encode())
-    assert sorted(p.name for p in folder.glob(".m.py*")) == [".m.py.dynfix-new"]
+    assert sorted(p.name for p in folder.glob(".m.py*")) == [new, own]
 
 
 # Which files

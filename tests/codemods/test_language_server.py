@@ -7,8 +7,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 pytest.importorskip("pygls")
+from dynfix.codemods.cli import language_server
 from lsprotocol import types as lsp
 from pygls.lsp.client import LanguageClient
+from pygls.workspace import Workspace
 
 from . import support
 
@@ -136,3 +138,34 @@ async def pages(client, uri):
 
     assert (await page(6, 14)).contents.value.startswith("## DYN101 item")
     assert await page(0, 2) is None
+
+
+class Heard(language_server.Server):
+    """Keeps what it says to the editor; `texts` are the open documents."""
+
+    def __init__(self, texts):
+        super().__init__()
+        self.protocol._workspace = workspace = Workspace(None)
+        self.said, self.published = [], []
+        for uri, text in texts.items():
+            workspace.put_text_document(lsp.TextDocumentItem(uri, "python", 1, text))
+
+    def window_log_message(self, params):
+        self.said.append(params.message)
+
+    def text_document_publish_diagnostics(self, params):
+        self.published.append(params)
+
+
+def test_what_cannot_be_looked_at_is_one_message(tmp_path):
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner/dynfix.toml").write_text("select = 3\n")
+    uris = [(tmp_path / name).as_uri() for name in ("deep.py", "inner/m.py", "odd.py", "good.py")]
+    deep, odd = f"import torch\nx = {'-' * 20_000}1\n", "import torch\nx = '\ud800'\n"
+    server = Heard(dict(zip(uris, (deep, TEXT, odd, TEXT), strict=True)))
+    for uri in [*uris, "file:///a%00b.py"]:
+        server.current(uri)
+    assert len(server.said) == 2 and len(server.published) == 1
+    assert "nested too deeply" in server.said[0] and "select must be a list" in server.said[1]
+    assert not any("\n" in said or "internal" in said for said in server.said)
+    assert [d.code for d in server.published[0].diagnostics] == ["DYN301", "DYN101"]

@@ -79,11 +79,19 @@ def step(x: torch.Tensor):
 def _asks(node: ast.expr, context: FileContext) -> bool:
     """Whether the truth of a tensor is needed, and no `.item()` or the like (of which other rules
     speak) gives it."""
-    if any(host_read(n, context) is not None for n in ast.walk(node)):
-        return False
+    return context.once(_needs_truth, node) and not context.once(_reads, node)
+
+
+def _needs_truth(node: ast.expr, context: FileContext) -> bool:
     if isinstance(node, ast.UnaryOp):
         return isinstance(node.op, ast.Not) and _truth(node.operand, context)
     return any(_truth(n, context) for n in node.values[:-1])
+
+
+def _reads(node: ast.AST, context: FileContext) -> bool:
+    """Whether a host read stands in an expression."""
+    inner = (context.once(_reads, n) for n in ast.iter_child_nodes(node))
+    return host_read(node, context) is not None or any(inner)
 
 
 def _doubts(node: ast.expr, context: FileContext) -> set[Any]:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from ...analysis.findings import Finding
 
 
+_MOST = 64
+_LONG = Refusal(f"its chain has more than {_MOST} branches")
+
+
 class TensorIf(Rule):
     """
     A compiler that traces cannot follow a branch on a value that it does not know yet, so the graph
@@ -70,6 +74,9 @@ class Model(nn.Module):
         undecided = condition(node.test, context) is None
         if undecided or raised(node.body, context) or mute_only(node.body, context):
             return
+        if _is_long(node, context):
+            yield context.finding(self, node.test, fix=_LONG)
+            return
         built = chosen(node, context)
         if not isinstance(built, Fix) or built.safety is not Safety.SAFE or context.supposes:
             compiled = _compiled(_head(node, context), context)
@@ -78,6 +85,17 @@ class Model(nn.Module):
             other = Predicated(node, context).fix() or left_early(node, context)
             built = other or kept_in_eager(node, context) or built
         yield context.finding(self, node.test, fix=built)
+
+
+def _is_long(node: ast.If, context: FileContext) -> bool:
+    """Whether more branches stand around it than one expression should choose from: each of them
+    looks at all that follow."""
+    number, top = 0, node
+    while number < _MOST and is_elif(top, context.source):
+        top, number = context.parent(top), number + 1
+    while number < _MOST and len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If):
+        node, number = node.orelse[0], number + 1
+    return number == _MOST
 
 
 def _compiled(node: ast.If, context: FileContext) -> Fix | Refusal | None:

@@ -125,6 +125,10 @@ def _leads_up(statement: ast.stmt, context: FileContext) -> bool:
 def quiet(node: ast.AST, context: FileContext) -> bool:
     """Whether leaving out what `node` evaluates changes nothing else: no stores, no calls but known
     ones."""
+    return context.once(_is_quiet, node)
+
+
+def _is_quiet(node: ast.AST, context: FileContext) -> bool:
     program = context.program
     for part in ast.walk(node):
         if isinstance(part, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)):

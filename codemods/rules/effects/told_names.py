@@ -36,9 +36,11 @@ def only_told(node: ast.AST, context: FileContext) -> Fix | None:
     statement = context.statement(node)
     if not isinstance(statement, ast.Assign):
         return None
-    run = _together(statement, context) or []
-    shown = any(count_calls(s, context) for s in run)
-    return guarded_with_uses(node, context) if shown else None
+    return guarded_with_uses(node, context) if context.once(_shown, statement) else None
+
+
+def _shown(statement: ast.stmt, context: FileContext) -> bool:
+    return any(count_calls(s, context) for s in _together(statement, context) or ())
 
 
 def _runs(statements: list[ast.stmt], context: FileContext) -> list[list[ast.stmt]]:

@@ -156,7 +156,8 @@ def _late(
     tensors = [v for v in values if _tensor(v, context)]
     if tensors and _use(node, context) == "worked with":
         return _WORKED, lambda: None
-    changed = [v for v in tensors if isinstance(v, ast.Name) and _written_below(v, context)]
+    named = {(v.id, v.lineno): v for v in tensors if isinstance(v, ast.Name)}
+    changed = any(_written_below(v, context) for v in named.values())
     return (_LATE, lambda: None) if changed else None
 
 
