@@ -20,8 +20,15 @@ from ..ir import (
 )
 from ..poly import Size, divided, hint, is_known, variables
 from ..sizes import Axis, Index
-from .triton_axes import coordinates, flatten, rewrite_nest, split_space
-from .triton_memory import accesses, reads_vectors, unit_axes
+from .triton_axes import (
+    accesses,
+    coordinates,
+    flatten,
+    reads_vectors,
+    rewrite_nest,
+    split_space,
+    unit_axes,
+)
 
 PERSISTENT = 16384  # longest row held in registers, in elements of the padded tile
 LOOPED = 2048  # elements of a row that one step of a loop takes
