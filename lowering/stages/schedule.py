@@ -26,7 +26,7 @@ from ..ir import (
     part_height,
     scatters,
 )
-from ..poly import Size, at_least, hint
+from ..poly import Size, at_least, hint, is_known
 from ..sizes import Axis, Index
 from ..unit import ExternCall, Item, Unit
 from .across import clearly_across, goes_along, goes_both_ways, turned_inside
@@ -37,6 +37,7 @@ from .short_axes import without_short_axes
 
 WINDOW = 12  # groups looked at, of those that touch what a nest reads
 MOST_BUFFERS = 24  # of one kernel
+LONGEST_HELD = 512  # elements of a column of which a program holds many
 SMALL = 1 << 14  # elements below which spreading does not matter
 
 
@@ -149,8 +150,9 @@ class _Scheduler:
     def _try(self, place: _Open, newcomer: _Open) -> bool:
         joined = fuse_nests(place.nests, newcomer.nests, either=self.one_way)
         across = place.across or newcomer.across
-        if joined is None and self.one_way:
-            joined, across = _fused_across(place.nests, newcomer.nests), True
+        if joined is None and (self.one_way or _fold_columns(place.nests, newcomer.nests)):
+            joined = _fused_across(place.nests, newcomer.nests, cached=not self.one_way)
+            across = True
         if joined is None or len(_Open(joined).buffers()) > MOST_BUFFERS:
             return False
         if self.one_way and (_turns(joined, across) or (across and not _runs_in_vectors(joined))):
@@ -176,28 +178,41 @@ def fuse_nests(first: list[Nest], second: list[Nest], either: bool = False) -> l
     return made
 
 
-def _fused_across(first: list[Nest], second: list[Nest]) -> list[Nest] | None:
+def _fused_across(first: list[Nest], second: list[Nest], cached: bool) -> list[Nest] | None:
     """`fuse_nests` where a pointwise nest takes axes before its last one inside, to join what is
-    folded over these: across rows, or over so few points that it is no loop any more."""
+    folded over these: across rows, or over so few points that it is no loop any more. cached: what
+    is the same for all rows comes from a cache."""
     outer = min(first[0].space, second[0].space, key=lambda space: hint(prod(space)))
     lone = first if first[0].space != outer else second
     if len(lone) > 1 or lone[0].space == outer or any(map(has_positions, (*first, *second))):
         return None
     for turned in turned_inside(lone[0], outer):
         before, after = ([turned], second) if lone is first else (first, [turned])
-        gains = _gains_across(turned, second if lone is first else first)
+        gains = _gains_across(turned, second if lone is first else first, cached)
         made = _fused(before, after, outer) if gains else None
         if made is not None:
             return made
     return None
 
 
-def _gains_across(turned: Nest, others: list[Nest]) -> bool:
+def _fold_columns(first: list[Nest], second: list[Nest]) -> bool:
+    """Whether folds are of columns that one program of a GPU holds while it uses them."""
+    folds = [nest for nest in (*first, *second) if nest.is_reduction]
+    lengths = [prod(nest.inner) for nest in folds]
+    held = all(is_known(length) and 1 < length <= LONGEST_HELD for length in lengths)
+    return bool(folds) and held and clearly_across(folds)
+
+
+def _gains_across(turned: Nest, others: list[Nest], cached: bool) -> bool:
     """Whether all that the nest reads along the axes inside is read by the others, too: short
     pieces of rows take longer to come from memory."""
     known = {buffer for nest in others for buffer in nest.reads | nest.writes}
     inside = {*turned.axes[len(turned.space) :]}
-    along = {load.buffer for load in turned.loads if inside & axes_of(load)}
+    along = {
+        load.buffer
+        for load in turned.loads
+        if inside & axes_of(load) and not (cached and inside >= axes_of(load))
+    }
     return along <= known and not goes_along(turned)
 
 

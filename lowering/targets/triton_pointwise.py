@@ -11,8 +11,19 @@ from ..ir import Group, Nest, Op, store_values
 from ..ops import OPS
 from ..poly import Size, hint
 from ..sizes import Axis, Index
-from .triton_axes import coordinates, flatten, permute_space, rewrite_nest, split_space
-from .triton_memory import Run, accesses, points_of_end, run_length, runs, unit_axes
+from .triton_axes import (
+    Run,
+    accesses,
+    coordinates,
+    flatten,
+    permute_space,
+    points_of_end,
+    rewrite_nest,
+    run_length,
+    runs,
+    split_space,
+    unit_axes,
+)
 from .triton_ops import SHORTER
 from .triton_tile import INT32, Device, Dim, Tile, needs_int64, pow2
 

@@ -20,8 +20,15 @@ from ..ir import (
 )
 from ..poly import Size, divided, hint, is_known, variables
 from ..sizes import Axis, Index
-from .triton_axes import coordinates, flatten, rewrite_nest, split_space
-from .triton_memory import accesses, reads_vectors, unit_axes
+from .triton_axes import (
+    accesses,
+    coordinates,
+    flatten,
+    reads_vectors,
+    rewrite_nest,
+    split_space,
+    unit_axes,
+)
 
 PERSISTENT = 16384  # longest row held in registers, in elements of the padded tile
 LOOPED = 2048  # elements of a row that one step of a loop takes
@@ -33,8 +40,8 @@ COLUMNS = 64  # side by side in a program that folds them
 FEW = 128  # programs that leave much of a GPU idle
 AT_ONCE = 1024  # elements of short rows that a program with partial sums takes together
 LONGEST_TURNED = 1024  # elements of them that are held at once
-LONGEST_HELD = 1024  # rows of columns that are held whole
-HELD = 4096  # elements of such columns in one program
+HELD = 4096  # elements of columns that are held whole in one program
+PIECE = 64  # bytes of them side by side that memory gives at once
 INT32 = 2**31 - 1
 
 
@@ -402,11 +409,12 @@ def _column_shapes(
 def _held_columns(columns: Size, nests: tuple[Nest, ...]) -> list[tuple[int, int, int]]:
     """Whole columns that are gone through several times, in registers: they are read once."""
     looped = [nest for nest in nests if nest.inner]
-    longest = max(map(length, looped))
-    if len(looped) < 2 or longest > LONGEST_HELD:
+    padded = pow2(max(map(length, looped)))
+    read = [buffer.dtype.itemsize for nest in looped for buffer, _ in accesses(nest)]
+    least = max(TURNED, PIECE // min(read, default=1))
+    block = min(max(HELD // padded, least), COLUMNS, pow2(columns), PERSISTENT // padded)
+    if len(looped) < 2 or block < TURNED:
         return []
-    padded = pow2(longest)
-    block = min(max(HELD // padded, TURNED), COLUMNS, pow2(columns))
     return [(block, padded, max(min(block * padded // 512, 16), 1))]
 
 

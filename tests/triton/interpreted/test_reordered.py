@@ -1,0 +1,53 @@
+"""Operands in another order of axes, folds over channels: tiles of two sides, columns in registers,
+and the loops that take their place where a program holds less."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from dynfix.lowering.targets import triton_split, triton_tile
+from lowering_tests.harness import check
+
+NHWC = torch.channels_last
+CASES = {
+    "copy": (lambda x, y: x.t().contiguous() + y, (33, 129), (129, 33)),
+    "flat copy": (lambda x, y: x.t().reshape(-1) * y, (64, 96), (6144,)),
+    "three axes": (lambda x: x.permute(2, 0, 1).contiguous().sin(), (17, 19, 33)),
+    "planes": (lambda x: x.permute(0, 3, 1, 2).contiguous() * 2, (2, 33, 35, 3)),
+    "unshuffle": (lambda x: F.pixel_unshuffle(x, 3) + 1, (2, 3, 99, 66)),
+    "patches": (
+        lambda x, p: x.flatten(2).transpose(1, 2).contiguous() + p,
+        (2, 48, 7, 7),
+        (49, 48),
+    ),
+    "to channels last": (lambda x: x.contiguous(memory_format=NHWC).relu(), (2, 17, 9, 11)),
+    "sums": (lambda x, y: (x.t().contiguous() + y).sum(-1), (65, 130), (130, 65)),
+    "groups": (
+        lambda x: F.group_norm(x.contiguous(memory_format=NHWC), 4),
+        (3, 20, 7, 9),
+    ),
+    "softmax along W": (lambda x: torch.softmax(x.permute(0, 3, 1, 2), -1), (2, 5, 33, 20)),
+    "softmax of channels": (lambda x: torch.softmax(x, 1), (2, 21, 9, 11)),
+    "norm of channels": (
+        lambda x, w: (x - x.mean(1, True)) * x.var(1, keepdim=True).rsqrt() * w[:, None, None],
+        (2, 96, 7, 9),
+        (96,),
+    ),
+}
+
+
+@pytest.mark.parametrize("short", [False, True], ids=["registers", "loops"])
+@pytest.mark.parametrize("name", CASES)
+def test_reordered(name, short, monkeypatch):
+    if short:
+        for module in (triton_tile, triton_split):
+            monkeypatch.setattr(module, "PERSISTENT", 64)
+            monkeypatch.setattr(module, "LOOPED", 32)
+    function, *shapes = CASES[name]
+    check(function, *(torch.randn(shape) for shape in shapes), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["copy", "unshuffle", "softmax of channels"])
+def test_bfloat16(name):
+    function, *shapes = CASES[name]
+    inputs = (torch.randn(shape).bfloat16() for shape in shapes)
+    check(function, *inputs, rtol=2e-2, atol=2e-2)
