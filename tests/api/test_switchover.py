@@ -418,18 +418,38 @@ SCRIPT = """
 """
 
 
+SETTLED = """
+import builtins, logging, sys, time
+from dynfix.rewriter import background
+from dynfix.runtime.stored.run_lengths import RunLengths
+
+logging.basicConfig()
+logging.getLogger("dynfix").setLevel("DEBUG")
+background.SHORT = 0.0
+RunLengths.expected = lambda self: 1e9  # whatever it costs is affordable
+begun, start = [], background.Background.start
+background.Background.start = lambda self: (begun.append(self), start(self))
+
+def settled():
+    while begun[0].worker.busy:
+        time.sleep(0.001)
+    guards = sys.modules.get("dynfix.runtime.guard_native")
+    if guards is not None:
+        guards.wait()
+
+builtins.settled = settled
+"""
+
+
 @pytest.mark.slow
 def test_switching_changes_no_result_and_no_random_number(tmp_path):
     """The compiler is loaded, the model recorded, built, tried and used while it trains."""
-    switched = "if step % 100 == 99: time.sleep(0.01)"
-    text = textwrap.dedent(SCRIPT.format(steps=2500, each=switched)).replace(
-        "import torch,", "import time, torch,"
-    )
+    text = textwrap.dedent(SCRIPT.format(steps=300, each="settled()"))
     (tmp_path / "script.py").write_text(text)
-    show = "import logging; logging.basicConfig(); logging.getLogger('dynfix').setLevel('DEBUG'); "
-    wanted = python(["script.py"], tmp_path)
+    alone = "import builtins, runpy; builtins.settled = int; runpy.run_path('script.py')"
+    wanted = python(["-c", alone], tmp_path)
     own = ["--overhead", "1000", "--compile", "modules"]
-    got = python(["-c", show + MAIN, *own, "script.py"], tmp_path)
+    got = python(["-c", SETTLED + MAIN, *own, "script.py"], tmp_path)
     assert (got.returncode, got.stdout) == (0, wanted.stdout), got.stderr
     assert "Sequential: eager" in got.stderr, got.stderr
     assert "Traceback" not in got.stderr
