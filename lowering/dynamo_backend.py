@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from ..runtime.environment.supported_torch import warn_if_untested
 from ..runtime.errors import OptionError
 from ..runtime.options import Options, check_names, list_mode_options, list_options
 from . import joint
@@ -19,6 +20,7 @@ def dynfix(
 ) -> Any:
     """Compile a graph that Dynamo captured. `mode` and `options` as those of `dynfix.compile`.
     Raises OptionError for unknown ones, LoweringError, BuildError."""
+    warn_if_untested()
     if mode is not None and options is not None:
         raise OptionError("either mode or options can be given, not both")
     check_names(options or {}, list_options())

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..runtime import report
+from ..runtime.environment import supported_torch  # noqa: F401, it raises if torch is too old
 from ..runtime.errors import OptionError
 from ..runtime.options import Options
 from . import frontend

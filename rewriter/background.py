@@ -12,7 +12,6 @@ torch.
 import atexit
 import os
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +22,6 @@ from ..runtime.pacing import (
     RestingFinder,
     Worker,
     in_background,
-    is_crowded,
     keep,
 )
 from ..runtime.report import log
@@ -80,11 +78,11 @@ class Background:
     def _remember(self, lengths: RunLengths) -> None:
         """Expect of this run what earlier ones took, and note its own length at its end."""
         self.account.expected, self.stored = lengths.expected(), lengths.stored()
-        owner = os.getpid()
+        owner, machine = os.getpid(), self.account.machine
 
         def note() -> None:
             if os.getpid() == owner:
-                seconds = min(self.account.elapsed(), time.process_time())
+                seconds = min(self.account.elapsed(), machine.process_seconds())
                 lengths.note(seconds, bool(entries.used))
 
         atexit.register(note)
@@ -129,7 +127,7 @@ class Background:
     def _can_build(self, cost: float) -> bool:
         """Whether, besides `cost`, the time of compilers is affordable that the first run on a
         machine needs. Where a core is free it is nobody's."""
-        if not is_crowded():
+        if not self.account.machine.is_crowded():
             return True
         if self._to_build < 0:
             self._to_build = self._unbuilt()
@@ -175,9 +173,10 @@ class Background:
         """Compile a recording, beside the calls to come."""
 
         def timed() -> None:
-            start = time.thread_time()
+            start = self.account.machine.thread_seconds()
             job()
-            self._build_cost = 0.5 * (self._build_cost + time.thread_time() - start)
+            took = self.account.machine.thread_seconds() - start
+            self._build_cost = 0.5 * (self._build_cost + took)
 
         self.worker.submit(timed)
 

@@ -11,6 +11,7 @@ from typing import Any
 from ..lowering.autograd.double_backward import Differentiable
 from ..runtime import report
 from ..runtime.dispatch import Dispatcher
+from ..runtime.environment.supported_torch import warn_if_untested
 from ..runtime.errors import GraphBreakError
 from ..runtime.guard import Arg, GuardState, Kwarg, Obj, is_transformed, is_watched
 from ..runtime.options import Options
@@ -64,6 +65,7 @@ class CompiledFunction:
         family: "pieces.Family | None" = None,
         depth: int = 0,
     ) -> None:
+        warn_if_untested()
         self.fn, self.options, self.name = fn, options, getattr(fn, "__qualname__", repr(fn))
         self.eager = fn  # what serves a call that is neither compiled nor recorded
         self._family, self._depth = family, depth
@@ -306,12 +308,7 @@ class CompiledFunction:
 
     @unsaid()
     def _finished(
-        self,
-        recorder: Recorder,
-        result: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        ambient: Any,
+        self, recorder: Recorder, result: Any, args: Any, kwargs: Any, ambient: Any
     ) -> Recording | None:
         try:
             if not recorder.active:

@@ -7,7 +7,6 @@ their backward; the compiled form stays where it was faster, and is timed once m
 import contextlib
 import statistics
 import threading
-import time
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Protocol
@@ -16,7 +15,7 @@ import torch
 
 from ..runtime import report
 from ..runtime.dispatch import MISS
-from ..runtime.pacing import is_crowded
+from ..runtime.environment.machine import MACHINE, Machine
 
 WARM = 2  # compiled calls before a trial, which are counted but not compared
 TIMED = 6  # calls of each kind in a trial
@@ -62,10 +61,15 @@ class Switchover:
     """An entry of a dispatcher around `recording`, which gets its compiled `entry` later."""
 
     def __init__(
-        self, recording: Any, eager: Callable[..., Any], judge: Judge, name: str = ""
+        self,
+        recording: Any,
+        eager: Callable[..., Any],
+        judge: Judge,
+        name: str = "",
+        machine: Machine = MACHINE,
     ) -> None:
         self.recording, self.eager, self.judge = recording, eager, judge
-        self.name = name
+        self.name, self._machine = name, machine
         self.general = False
         self.state = State.WAITING
         self.entry: Entry | None = None
@@ -75,7 +79,7 @@ class Switchover:
         self._times: dict[bool, list[Sample]] = {True: [], False: []}
         self._lock = threading.Lock()
         self._warm: list[Sample] = []
-        self._clock = time.perf_counter
+        self._clock = machine.now
 
     @property
     def guards(self) -> Any:
@@ -87,7 +91,8 @@ class Switchover:
         self.general = entry.general
         self._times = {True: [], False: []}
         self._warm = []
-        self._clock = time.process_time if is_crowded() else time.perf_counter
+        machine = self._machine
+        self._clock = machine.process_seconds if machine.is_crowded() else machine.now
         self.entry = entry
         self.state = State.TRIAL
 
@@ -131,7 +136,7 @@ class Switchover:
         warming = len(self._warm) < WARM
         compiled = warming or _next_kind(taken)
         on_gpu = any(isinstance(value, torch.Tensor) and value.is_cuda for value in inputs)
-        sample = Sample(time.perf_counter if on_gpu else self._clock, on_gpu)
+        sample = Sample(self._machine.now if on_gpu else self._clock, on_gpu)
         if compiled:
             self.guards.match(args, kwargs)  # which eager does not ask: a part of its time
             result = entry.run(inputs, args, kwargs)

@@ -14,12 +14,12 @@ import os
 import queue
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 from . import compilers
 from .errors import Stopped
+from .environment.machine import MACHINE, Machine
 from .report import log
 
 SHARE = 0.04  # of the time since the start may be lost
@@ -28,22 +28,22 @@ REST = 0.02  # seconds of one rest
 LOOK = 60  # slices of work between two rests, at least
 IDLE = 0.3  # a process that falls below this part of its pace waits, for us or for something else
 
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-_STARTED = time.perf_counter()
+_STARTED = MACHINE.now()
 
 
 class Stopwatch:
     """Seconds that the calling thread takes from the run: the clock's, and where no core is free no
     more than its own processor time."""
 
-    def __init__(self) -> None:
-        self._wall, self._cpu = time.perf_counter(), time.thread_time()
+    def __init__(self, machine: Machine = MACHINE) -> None:
+        self._machine = machine
+        self._wall, self._cpu = machine.now(), machine.thread_seconds()
 
     def seconds(self) -> float:
         """Since the watch was made."""
-        wall, cpu = time.perf_counter() - self._wall, time.thread_time() - self._cpu
-        return min(wall, cpu) if is_crowded() else wall
+        machine = self._machine
+        wall, cpu = machine.now() - self._wall, machine.thread_seconds() - self._cpu
+        return min(wall, cpu) if machine.is_crowded() else wall
 
 
 class Account:
@@ -51,8 +51,10 @@ class Account:
 
     torch_seconds = 1.0  # that importing torch took: how fast this machine is
 
-    def __init__(self, started: float = _STARTED, share: float = SHARE) -> None:
-        self.started, self.share = started, share
+    def __init__(
+        self, started: float = _STARTED, share: float = SHARE, machine: Machine = MACHINE
+    ) -> None:
+        self.started, self.share, self.machine = started, share, machine
         self.lost = 0.0
         self.gained = 0.0
         self.expected = 0.0  # seconds that the run is known to take at least
@@ -60,8 +62,9 @@ class Account:
     def elapsed(self) -> float:
         """How long the run is by now. Where no core is free that is its processor time: the rest of
         the clock's is other processes'."""
-        elapsed = time.perf_counter() - self.started
-        return min(elapsed, time.process_time()) if is_crowded() else elapsed
+        elapsed = self.machine.now() - self.started
+        crowded = self.machine.is_crowded()
+        return min(elapsed, self.machine.process_seconds()) if crowded else elapsed
 
     def allows(self, seconds: float = 0.0) -> bool:
         """Whether `seconds` more may be lost now."""
@@ -84,24 +87,31 @@ def keep(account: Account) -> None:
 def is_affordable(imports: float) -> bool:
     """Whether a compiler may run for so many times what importing torch takes. On a core that is
     free it costs nothing, and where no account is kept nothing is counted."""
-    return not (_kept and is_crowded()) or _kept[0].allows(imports * _kept[0].torch_seconds)
+    if not _kept or not _kept[0].machine.is_crowded():
+        return True
+    return _kept[0].allows(imports * _kept[0].torch_seconds)
 
 
 class Pace:
     """How fast the rest of the process runs: seconds of processor time for each second."""
 
-    def __init__(self) -> None:
-        self.rate = 0.0
+    def __init__(self, machine: Machine = MACHINE) -> None:
+        self.rate, self._machine = 0.0, machine
         self.mark()
 
     def mark(self) -> None:
         """A stretch begins."""
-        self._wall, self._cpu, self._own = time.perf_counter(), _others_cpu(), time.thread_time()
+        self._wall, self._own = self._machine.now(), self._machine.thread_seconds()
+        self._cpu = self._others_cpu()
+
+    def lasts(self) -> float:
+        """Seconds since the mark."""
+        return self._machine.now() - self._wall
 
     def stretch(self) -> tuple[float, float]:
         """Seconds since the mark, and the rate in them."""
-        wall = time.perf_counter() - self._wall
-        return wall, (_others_cpu() - self._cpu) / wall if wall > 0 else 0.0
+        wall = self.lasts()
+        return wall, (self._others_cpu() - self._cpu) / wall if wall > 0 else 0.0
 
     def rested(self) -> bool:
         """Take the stretch for one without the worker. Whether the process waits for something."""
@@ -116,10 +126,13 @@ class Pace:
         itself took, and all of that where no core is free. Negative where it was ahead, so that
         what other processes do evens out."""
         wall, rate = self.stretch()
-        own = time.thread_time() - self._own
-        if self.rate == 0 or is_crowded():
+        own = self._machine.thread_seconds() - self._own
+        if self.rate == 0 or self._machine.is_crowded():
             return own
         return min(own, wall * max(-1.0, 1.0 - rate / self.rate))
+
+    def _others_cpu(self) -> float:
+        return self._machine.process_seconds() - self._machine.thread_seconds()
 
 
 def _import_waits() -> bool:
@@ -133,18 +146,6 @@ def _import_waits() -> bool:
     )
 
 
-def is_crowded() -> bool:
-    """Whether more threads want to run than there are cores: then the worker's are the user's."""
-    try:
-        return os.getloadavg()[0] > CORES
-    except (AttributeError, OSError):
-        return True
-
-
-def _others_cpu() -> float:
-    return time.process_time() - time.thread_time()
-
-
 class Worker:
     """One daemon thread that does jobs in order. A job's errors end the job alone."""
 
@@ -155,7 +156,8 @@ class Worker:
         self._counting = threading.Lock()
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = False
-        self._pace = Pace()
+        self._machine = account.machine
+        self._pace = Pace(account.machine)
         self._thread: threading.Thread | None = None
         self._working = threading.Lock()  # not held while it rests: then the process may fork
         self.fork_waits = False
@@ -226,9 +228,9 @@ class Worker:
         if self.fork_waits and not self.importing:
             self._working.release()
             while self.fork_waits:
-                time.sleep(0.001)
+                self._machine.sleep(0.001)
             self._working.acquire()
-        if time.perf_counter() - self._pace._wall >= SLICE:
+        if self._pace.lasts() >= SLICE:
             self._settle()
             self._rest()
 
@@ -242,11 +244,11 @@ class Worker:
         self._first_look()
         while not self._stopping:
             job = self._jobs.get()
-            start = time.perf_counter()
+            start = self._machine.now()
             self._pace.mark()
             with self._working:
                 self._do(job)
-            self.seconds += time.perf_counter() - start
+            self.seconds += self._machine.now() - start
             with self._counting:
                 self._pending -= 1
 
@@ -261,12 +263,12 @@ class Worker:
 
     def _first_look(self) -> None:
         self._pace.mark()
-        time.sleep(2 * REST)
+        self._machine.sleep(2 * REST)
         self._pace.rested()
 
     def _settle(self) -> None:
         used = compilers.take_seconds()
-        lost = self._pace.lost() + (used if is_crowded() else 0.0)
+        lost = self._pace.lost() + (used if self._machine.is_crowded() else 0.0)
         self.account.lost = max(0.0, self.account.lost + lost)
         self._slices += 1
         self._pace.mark()
@@ -277,8 +279,8 @@ class Worker:
             if self._stopping or self.fork_waits:
                 return
             self._slices += 1
-            time.sleep(REST)
-            waits = self._pace.rested() and not is_crowded()
+            self._machine.sleep(REST)
+            waits = self._pace.rested() and not self._machine.is_crowded()
             self._pace.mark()
             if waits or (self.importing and _import_waits()):
                 return

@@ -2,7 +2,6 @@
 ones would feel."""
 
 import sys
-import time
 from collections.abc import Callable
 from types import CodeType, FrameType
 
@@ -30,12 +29,12 @@ class Watch:
         """Whether the call that begins is not looked at."""
         if self.always:
             return False
-        now = time.perf_counter()
+        now = self._account.machine.now()
         return self.asleep if now < self._until else self._turn(now)
 
     def share(self) -> float:
         """The part of the time since the first turn in which calls were looked at."""
-        now = time.perf_counter()
+        now = self._account.machine.now()
         awake = self._awake + (0.0 if self.asleep else now - self._woke)
         return max(0.01, awake / (now - self._first)) if awake else 1.0
 

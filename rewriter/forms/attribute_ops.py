@@ -35,6 +35,8 @@ from .lookup import (
     can_change,
     guard_bases,
     guard_classes,
+    guard_method,
+    is_method_of_class,
     is_stable,
     is_torch_internal,
     on_class,
@@ -182,12 +184,10 @@ def _of_namespace(rec: Recorder, obj: Any, name: str) -> Any:
     ):
         _guard_function(rec, obj, name, value)
         return value
-    path = Obj(obj, getattr(obj, "__name__", "?"))
-    if isinstance(value, types.MethodType) and isinstance(obj, type):  # bound anew at each read
-        rec.known.guard(Attr(Attr(path, name), "__func__"), Is(value.__func__))
-        rec.known.guard(Attr(Attr(path, name), "__self__"), Is(value.__self__))
-        return value
-    return rec.known.loaded(value, Attr(path, name))
+    path = Attr(Obj(obj, getattr(obj, "__name__", "?")), name)
+    if isinstance(obj, type) and is_method_of_class(obj, name, value):
+        return guard_method(rec, value, path)
+    return rec.known.loaded(value, path)
 
 
 def _guard_function(rec: Recorder, obj: Any, name: str, value: Any) -> None:

@@ -9,7 +9,19 @@ from typing import Any
 import torch
 from torch.nn.modules import module as torch_module
 
-from ...runtime.guard import ABSENT, Attr, ClassAttr, InstDict, Is, Item, Missing, Obj, Path
+from ...runtime.guard import (
+    ABSENT,
+    Attr,
+    ClassAttr,
+    Equals,
+    InstDict,
+    Is,
+    Item,
+    Missing,
+    Obj,
+    Path,
+    TypeIs,
+)
 
 MISSING: Any = object()
 PLAIN_TYPES = frozenset(
@@ -112,6 +124,26 @@ def guard_classes(rec: Any, cls: type, name: str) -> Path | None:
         if free:
             rec.known.guard(path, Missing(name))
     return None
+
+
+def is_method_of_class(cls: type, name: str, value: Any) -> bool:
+    """Whether `value`, which was read there, is bound to the class; methods of C that each read
+    binds anew alone (`Function.apply` is one from torch 2.14 on)."""
+    if isinstance(value, types.BuiltinMethodType):
+        return getattr(cls, name) is not value
+    return isinstance(value, types.MethodType)
+
+
+def guard_method(rec: Any, method: Any, path: Path) -> Any:
+    """Another object at `path` will do for the method if it is bound to the same function and
+    object. Those of C have no function to compare, but a name."""
+    if isinstance(method, types.MethodType):
+        rec.known.guard(Attr(path, "__func__"), Is(method.__func__))
+    else:
+        rec.known.guard(path, TypeIs(types.BuiltinMethodType))
+        rec.known.guard(Attr(path, "__name__"), Equals(method.__name__))
+    rec.known.guard(Attr(path, "__self__"), Is(method.__self__))
+    return method
 
 
 def guard_bases(rec: Any, cls: type) -> None:

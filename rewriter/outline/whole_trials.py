@@ -5,6 +5,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from ...runtime.environment.machine import MACHINE, Machine
 from ..switchover import AGAIN, TIMED, WARM, State, Switchover
 
 SETTLED = 2 * TIMED + WARM + 2  # calls in which no part was recorded, or judged: the whole can be
@@ -48,8 +49,9 @@ class Whole(Switchover):
         judge: Judge,
         members: list[Any],
         name: str = "",
+        machine: Machine = MACHINE,
     ) -> None:
-        super().__init__(types.SimpleNamespace(guard_set=_AnyCall()), eager, judge, name)
+        super().__init__(types.SimpleNamespace(guard_set=_AnyCall()), eager, judge, name, machine)
         self._in_parts, self.members, self._may_record = in_parts, members, judge.may_record
         self._seen: tuple[int, int] = (0, 0)
         self._calls = self._same = 0

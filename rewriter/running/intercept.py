@@ -26,6 +26,7 @@ from ... import (
     __getattr__ as public,
 )
 from ...runtime import backends, report
+from ...runtime.environment.torch_versions import too_old
 from ...runtime.options import list_mode_options
 from ...runtime.signals import reach_the_user
 from ...runtime.watching import Watch
@@ -46,6 +47,9 @@ def install(session: Session, eager_calls: int) -> None:
     """Put the hooks into torch, now or when it is imported. `eager_calls`: see `ModuleCalls`."""
 
     def into(torch: Any, seconds: float | None = None) -> None:
+        if trouble := too_old(torch.__version__):
+            report.warn_once("torch version", trouble)
+            return
         if session.background is not None and seconds is not None:
             session.background.torch_took(seconds)
         Hooks(session, eager_calls).__enter__()

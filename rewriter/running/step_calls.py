@@ -23,6 +23,7 @@ from ... import (
     __getattr__ as public,
 )
 from ...runtime import report
+from ...runtime.environment.machine import MACHINE, Machine
 from ...runtime.report import log
 from ...runtime.signals import is_of_a_handler, reach_the_user
 from ..outline.step_words import FALLS, NOT_BOUND
@@ -78,7 +79,8 @@ class _Now(threading.local):
 class Steps:
     """What drivers ask, under the name `outline.step_driver.DRIVER`."""
 
-    def __init__(self, session: Session, eager_calls: int) -> None:
+    def __init__(self, session: Session, eager_calls: int, machine: Machine = MACHINE) -> None:
+        self._machine = machine
         self._session, self._eager_calls = session, max(1, eager_calls)
         self._sites: list[Site] = []
         self.starts: list[int] = []  # of each site the bits of those that have to ask
@@ -147,7 +149,7 @@ class Steps:
                 raise
             site.fail(error)
         self.compiled[number] |= site.compiled is not None
-        now.started = time.perf_counter()
+        now.started = self._machine.now()
 
     def passed(self) -> None:
         """A variable of the step is not bound: the statements say so."""
@@ -209,7 +211,7 @@ class Steps:
             now.site = None
             site.sampled += 1
             site.calls += 1
-            site.seconds += time.perf_counter() - now.started
+            site.seconds += self._machine.now() - now.started
             if now.sample is not None:
                 now.sample()
             elif site.sampled > SAMPLED and site.compiled is None and self._session.background:

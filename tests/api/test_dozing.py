@@ -3,9 +3,10 @@
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
+import waiting
+from dynfix.rewriter.running import dozing
 from dynfix.rewriter.running.dozing import Doze
 
 MAIN = "import sys; from dynfix.rewriter.dynrun import main; sys.exit(main())"
@@ -51,27 +52,25 @@ def alone(monkeypatch):
 
 
 def wait_for(doze, told):
-    end = time.monotonic() + 10
-    while doze.told != told and time.monotonic() < end:
-        time.sleep(0.005)
-    assert doze.told == told
+    waiting.until(lambda: doze.told == told)
 
 
 def test_the_hook_comes_back(doze, alone):
     doze.rest(0.05)
-    assert doze.told == ["taken"]
+    assert doze.told[0] == "taken"
     wait_for(doze, ["taken", "put"])
-    time.sleep(0.05)  # its thread ends
+    waiting.until(lambda: not doze._resting)
     doze.rest(0.05)
     wait_for(doze, ["taken", "put"] * 2)
 
 
-def test_the_end_of_a_rest_is_not_waited_for(doze, alone):
-    doze.rest(5.0)
-    doze.rest(5.0)
+def test_the_end_of_a_rest_is_not_waited_for(doze, alone, monkeypatch):
+    monkeypatch.setattr(dozing, "LONGEST", 2 * waiting.HANGS)
+    doze.rest(dozing.LONGEST)
+    doze.rest(dozing.LONGEST)
     doze.end()
-    assert doze.told == ["taken", "put"]
-    doze.rest(5.0)
+    wait_for(doze, ["taken", "put"])
+    doze.rest(dozing.LONGEST)
     assert doze.told == ["taken", "put"]
 
 

@@ -1,9 +1,9 @@
 """Forms in which training steps are written: each is found, and is one program."""
 
-import time
-
 import driven_steps
+import pytest
 from dynfix.rewriter.running.step_calls import LOOK, SAMPLED
+from simulated import Simulated
 
 equal = driven_steps.equal
 
@@ -96,23 +96,30 @@ class Beside:
         return False
 
 
+class Ticking(Simulated):
+    """A millisecond passes whenever somebody asks."""
+
+    def now(self):
+        self.clock += 0.001
+        return self.clock
+
+
 def test_most_steps_are_not_looked_at(monkeypatch, equal):
     """While nothing can be compiled yet; all of them count."""
     background = Beside()
     monkeypatch.setattr(driven_steps.Session, "background", background)
-    started = time.perf_counter()
-    equal("""
+    text = """
         for i in range(900):
             loss = F.cross_entropy(net(X), Y)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
         print(loss.item())
-    """)
-    lasted = time.perf_counter() - started
-    assert SAMPLED / 4 < len(background.asked) <= 2 * SAMPLED + lasted / LOOK
+    """
+    equal(text, machine=Ticking())
+    assert SAMPLED / 4 < len(background.asked) <= 2 * SAMPLED + 0.9 / LOOK
     (calls, seconds) = background.asked[-1]
-    assert calls > 100 and 0 < seconds < 2 * lasted
+    assert calls > 800 and seconds == pytest.approx(0.001 * calls)
 
 
 def test_two_threads_in_one_step(equal):

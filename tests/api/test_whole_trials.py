@@ -1,17 +1,11 @@
 """A function that runs in parts is timed as a whole, and goes back to eager where that is faster."""
 
-import time
 import types
 
 import pytest
-from dynfix.rewriter import switchover as switchover_module
 from dynfix.rewriter.outline.whole_trials import MOST, SETTLED, Part, Whole, is_dropped
 from dynfix.rewriter.switchover import AGAIN, TIMED, WARM, State
-
-
-@pytest.fixture(autouse=True)
-def free_cores(monkeypatch):
-    monkeypatch.setattr(switchover_module, "is_crowded", lambda: False)
+from simulated import Simulated
 
 
 class Judge:
@@ -33,18 +27,19 @@ class Function:
     def __init__(self, parts, eager):
         self.calls = {"parts": 0, "eager": 0}
         self.seconds = {"parts": parts, "eager": eager}
-        self.judge = Judge()
+        self.judge, self.machine = Judge(), Simulated()
         self.member = types.SimpleNamespace(recordings=[], switchovers=[])
         self.whole = Whole(
             lambda x: self.run("parts", x),
             lambda x: self.run("eager", x),
             self.judge,
             [self.member, len],
+            machine=self.machine,
         )
 
     def run(self, how, x):
         self.calls[how] += 1
-        time.sleep(self.seconds[how])
+        self.machine.work(self.seconds[how])
         return x + 1
 
     def called(self, times):

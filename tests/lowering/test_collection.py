@@ -1,9 +1,9 @@
 """When garbage is collected while graphs are compiled."""
 
 import gc
-import time
 
 import torch
+import waiting
 from dynfix.lowering import joint
 from dynfix.lowering.collection import uncollected
 from dynfix.runtime.options import Options
@@ -39,7 +39,6 @@ def test_background_work_leaves_collection_as_it_is():
             seen.append(gc.isenabled())
 
     worker.submit(job)
-    while worker.busy:
-        time.sleep(0.01)
+    waiting.until(lambda: not worker.busy)
     worker.stop()
     assert seen == [True]

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import waiting
 from dynfix.runtime import build, guard_native
 from dynfix.runtime.errors import BuildError
 from dynfix.runtime.guard import (
@@ -39,7 +40,11 @@ print(type(guards.match).__name__)
 def run_script(**environment):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", SCRIPT],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=waiting.HANGS,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

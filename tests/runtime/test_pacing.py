@@ -3,11 +3,11 @@
 import subprocess
 import sys
 import textwrap
-import time
 
 import pytest
-from dynfix.rewriter import background as background_module
+from dynfix.rewriter.background import Background
 from dynfix.runtime import pacing
+from simulated import Simulated
 
 
 def test_work_ends_before_what_was_there_first_is_taken_down():
@@ -41,28 +41,28 @@ def test_work_ends_before_what_was_there_first_is_taken_down():
 
 def test_a_compiler_waits_where_its_time_would_be_the_scripts(monkeypatch):
     monkeypatch.setattr(pacing, "_kept", [])
-    monkeypatch.setattr(pacing, "is_crowded", lambda: True)
     assert pacing.is_affordable(1e9)  # nobody counts
-    account = pacing.Account(started=time.perf_counter() - 100)
+    machine = Simulated(crowded=True)
+    account = pacing.Account(started=machine.now(), machine=machine)
     account.torch_seconds = 0.5
-    monkeypatch.setattr(account, "elapsed", lambda: 100.0)
+    machine.work(100.0)
+    machine.sleep(1000.0)  # other processes' time
     pacing.keep(account)
     assert pacing.is_affordable(7) and not pacing.is_affordable(9)
-    monkeypatch.setattr(pacing, "is_crowded", lambda: False)
+    machine.crowded = False
     assert pacing.is_affordable(9)
 
 
 @pytest.mark.parametrize(("crowded", "asked"), [(True, False), (False, True)])
-def test_the_first_run_on_a_machine_waits_for_its_compilers_time(monkeypatch, crowded, asked):
-    monkeypatch.setattr(pacing, "is_crowded", lambda: crowded)
-    monkeypatch.setattr(background_module, "is_crowded", lambda: crowded)
-    account = pacing.Account()
-    monkeypatch.setattr(account, "elapsed", lambda: 100.0)
-    background = background_module.Background(lambda stored: None, account, lambda: 6.0)
+def test_the_first_run_on_a_machine_waits_for_its_compilers_time(crowded, asked):
+    machine = Simulated(crowded)
+    account = pacing.Account(started=machine.now(), machine=machine)
+    machine.work(100.0)
+    background = Background(lambda stored: None, account, lambda: 6.0)
     background.torch_took(1.0)
     assert not background.wants(calls=1000, seconds=20.0)
     assert background._asked is asked
-    monkeypatch.setattr(account, "elapsed", lambda: 300.0)
+    machine.work(200.0)
     background.wants(calls=1000, seconds=20.0)
     assert background._asked
     background.worker.stop()

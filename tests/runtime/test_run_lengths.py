@@ -1,13 +1,12 @@
 """What a run may expect of itself: the shortest of its last runs, and nothing it cannot rely on."""
 
-import time
-
 import pytest
+import waiting
 from dynfix.rewriter.background import Background
-from dynfix.runtime import pacing
 from dynfix.runtime.pacing import Account
 from dynfix.runtime.stored import entries, run_lengths
 from dynfix.runtime.stored.run_lengths import SAFE, RunLengths
+from simulated import Simulated
 
 
 @pytest.fixture(autouse=True)
@@ -16,6 +15,12 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "script.py").write_text("pass")
     return tmp_path
+
+
+def begun(seconds):
+    """The account of a run that began so long ago, on cores that are free."""
+    machine = Simulated()
+    return Account(started=machine.now() - seconds, machine=machine)
 
 
 def test_the_shortest_of_the_last_runs_is_expected(folder):
@@ -49,9 +54,8 @@ def test_a_damaged_file_is_no_knowledge(folder, damage):
 
 
 def test_a_run_known_to_be_long_begins_at_once(monkeypatch):
-    monkeypatch.setattr(pacing, "is_crowded", lambda: False)
     monkeypatch.setattr(run_lengths.RunLengths, "expected", lambda self: 500.0)
-    account = Account(started=time.perf_counter() - 1)
+    account = begun(1)
     background = Background(lambda stored: None, account)
     assert not background.wants(calls=20, seconds=0.5)
     assert not background._asked
@@ -72,17 +76,14 @@ def test_a_short_run_remembers_that_its_programs_are_stored(folder):
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_where_programs_are_stored_little_is_loaded_and_sooner(monkeypatch, stored):
-    monkeypatch.setattr(pacing, "is_crowded", lambda: False)
+def test_where_programs_are_stored_little_is_loaded_and_sooner(stored):
     RunLengths(["script.py"]).note(5.0, stored)
     asked = []
-    background = Background(asked.append, Account(started=time.perf_counter() - 20))
+    background = Background(asked.append, begun(20))
     background.lengths = RunLengths(["script.py"])
     background.torch_took(1.0)
     assert not background.wants(calls=1, seconds=0.1)
-    end = time.monotonic() + 10
-    while stored and not background.loaded and time.monotonic() < end:
-        time.sleep(0.01)
+    waiting.until(lambda: background.loaded or not stored)
     assert (background.cost() < 0.5) == stored
     assert asked == ([True] if stored else [])
     background.worker.stop()

@@ -16,6 +16,7 @@ from dynfix.rewriter.outline.step_words import DRIVER
 from dynfix.rewriter.running.intercept import _somebody_elses
 from dynfix.rewriter.running.step_calls import Steps
 from dynfix.rewriter.running.step_function import compiled_step
+from dynfix.runtime.environment.machine import MACHINE
 
 START = """
 import torch
@@ -67,14 +68,14 @@ def equal(tmp_path):
     """`equal(text)` runs a script as it is and with drivers, both with the same end; gives the
     session."""
 
-    def run(text, start=START):
+    def run(text, start=START, machine=MACHINE):
         file = str(tmp_path / "script.py")
         source = (start + textwrap.dedent(text)).encode()
         (tmp_path / "script.py").write_bytes(source)
         linecache.checkcache(file)
         wanted = executed(compile(source, file, "exec"), file)
         session = Session()
-        steps = Steps(session, 1)
+        steps = Steps(session, 1, machine)
         steps.torch_is_there(_somebody_elses(torch))
         setattr(builtins, DRIVER, steps)
         code = with_drivers(source, file, steps.register)

@@ -75,6 +75,11 @@ class _Context:
     def set_materialize_grads(self, value: bool) -> None:
         """It makes no difference."""
 
+    if hasattr(torch.autograd.function.FunctionCtx, "set_output_grad_dtype"):  # torch 2.14
+
+        def set_output_grad_dtype(self, *dtypes: torch.dtype | None) -> None:
+            """It makes no difference."""
+
 
 def _without_history(rec: Recorder, cls: Any, args: tuple[Any, ...]) -> Any:
     """`forward` is a function as any other, run without grad mode."""
