@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 from . import compilers
-from .errors import Stopped
 from .environment.machine import MACHINE, Machine
+from .errors import Stopped
 from .report import log
 
 SHARE = 0.04  # of the time since the start may be lost
