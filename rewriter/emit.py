@@ -7,13 +7,14 @@ only the closure is new.
 
 import ast
 import functools
+import operator
 import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 from . import linetable, live_source, rewrite_cache
@@ -46,6 +47,9 @@ def rewrite(
         raise NotRewritable(f"not a Python function: {type(fn).__name__}", "?", 0)
     if is_rewritten(fn.__code__):
         return fn
+    if live_source.runs_torchs_compiler(fn):
+        why = "it calls torch.compile, which takes code as it is written"
+        raise NotRewritable(why, fn.__code__.co_filename, fn.__code__.co_firstlineno)
     code = _rewritten_code(fn) if source is None else _changed_code(source)
     _note_nested(code, fn.__code__)
     if "slice" in fn.__globals__ and _uses(code, "slice"):
@@ -60,6 +64,52 @@ def rewrite(
     operators = types.CellType(forms_factory(fn))
     closure = tuple(cells.get(name, operators) for name in code.co_freevars)
     return _dressed(FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, closure), fn)
+
+
+def as_written(value: Any, inside: tuple[FunctionType, ...] = ()) -> Any:
+    """`value`, with the user's own functions in it for those that rewritten code made of them.
+    `inside`: functions that hold it, so that one which calls itself comes to an end."""
+    if isinstance(value, FunctionType):
+        return value if value in inside else _function_as_written(value, (*inside, value))
+    if type(value) is dict:
+        named = {key: as_written(each, inside) for key, each in value.items()}
+        return value if all(named[key] is each for key, each in value.items()) else named
+    parts, make = _parts(value)
+    changed = [as_written(each, inside) for each in parts]
+    return value if all(map(operator.is_, changed, parts)) else make(changed)
+
+
+def _parts(value: Any) -> tuple[Sequence[Any], Callable[[Any], Any]]:
+    """What `value` holds, and how one like it is made of such parts."""
+    if type(value) in (list, tuple):
+        return value, type(value)
+    if type(value) is MethodType:
+        return (value.__func__, value.__self__), lambda parts: MethodType(*parts)
+    if type(value) is functools.partial:
+        parts = (value.func, value.args, value.keywords)
+        return parts, lambda new: functools.partial(new[0], *new[1], **new[2])
+    return (), type(value)
+
+
+def _function_as_written(fn: FunctionType, inside: tuple[FunctionType, ...]) -> FunctionType:
+    """A function whose cells hold rewritten functions gets cells of its own."""
+    if is_rewritten(fn.__code__):
+        fn = original_of(fn) or fn
+    before = fn.__closure__ or ()
+    cells = tuple(_cell_as_written(cell, inside) for cell in before)
+    if all(map(operator.is_, cells, before)):
+        return fn
+    made = FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, cells)
+    return _dressed(made, fn)
+
+
+def _cell_as_written(cell: CellType, inside: tuple[FunctionType, ...]) -> CellType:
+    try:
+        held = cell.cell_contents
+    except ValueError:  # it is empty
+        return cell
+    plain = as_written(held, inside)
+    return cell if plain is held else CellType(plain)
 
 
 def original_of(fn: FunctionType) -> FunctionType | None:

@@ -184,6 +184,8 @@ class CompiledFunction:
                 result = self._run(recorder, args, kwargs)
         except Exception as error:
             recorder.strip(error)
+            if recorder.failure_raised and recorder.failure is not None:
+                raise recorder.failure from None  # code of the user's may have caught it
             self._raised()
             raise
         if recorder.failure is not None:

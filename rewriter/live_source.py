@@ -14,11 +14,13 @@ import functools
 import inspect
 import itertools
 import linecache
+import os
 import re
 import sys
 import weakref
 from collections.abc import Iterator
 from types import CodeType, FunctionType
+from typing import Any
 
 from ..runtime.warning_filters import unsaid
 
@@ -28,6 +30,28 @@ FUTURES = functools.reduce(
 _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 _BLANK = re.compile(r"\s*(#.*)?$")
 _FACTORY = "__dynfix_factory"
+
+
+def runs_torchs_compiler(fn: Any) -> bool:
+    """Whether `fn` is a function of torch's own that calls torch's compiler (flex_attention), or
+    what that compiler made: it traces code as it was written, not as it was rewritten."""
+    if not isinstance(fn, FunctionType):
+        return False
+    if fn.__code__.co_filename.endswith(TORCHS_COMPILER):
+        return True
+    names = fn.__code__.co_names
+    inside = str(fn.__globals__.get("__name__")).startswith("torch.")
+    return inside and "compile" in names and "torch" in names
+
+
+def is_made_by_torch(fn: Any) -> bool:
+    """Whether a function of torch's own made `fn` in a call (for its own compiler, where it gives
+    it to `torch.compile`)."""
+    made = isinstance(fn, FunctionType) and "<locals>" in fn.__qualname__
+    return made and str(fn.__globals__.get("__name__")).startswith("torch.")
+
+
+TORCHS_COMPILER = os.path.join("torch", "_dynamo", "eval_frame.py")
 
 
 class NotRewritable(Exception):
@@ -101,9 +125,10 @@ def find(fn: FunctionType) -> Source:
         raise NotRewritable(
             "asynchronous functions are not rewritten", code.co_filename, code.co_firstlineno
         )
-    linecache.lazycache(code.co_filename, fn.__globals__)
+    file = _file_of(fn)
+    linecache.lazycache(file, fn.__globals__)
     seen_any = False
-    for lines in _versions(code.co_filename):
+    for lines in _versions(file):
         for source in _candidates(fn, lines):
             seen_any = True
             if _is_source_of(source, code):
@@ -114,6 +139,12 @@ def find(fn: FunctionType) -> Source:
         else "no source is available"
     )
     raise NotRewritable(reason, code.co_filename, code.co_firstlineno)
+
+
+def _file_of(fn: FunctionType) -> str:
+    """The file that holds the text of `fn`: the code of what Python freezes names none."""
+    file = fn.__code__.co_filename
+    return str(fn.__globals__.get("__file__", file)) if file.startswith("<frozen ") else file
 
 
 def _versions(file: str) -> Iterator[list[str]]:

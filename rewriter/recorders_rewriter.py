@@ -56,7 +56,7 @@ class Rewriter:
     @staticmethod
     def callback(rec: Recorder, fn: Any) -> Callable[..., Any]:
         """`fn` for C code that calls back: it runs as called from rewritten source."""
-        return lambda *args, **kwargs: call_ops.call(rec, fn, args, kwargs)
+        return lambda *args, **kwargs: rec.call(fn, args, kwargs)
 
 
 places.use(emit.rewritten_codes, emit.rewritten_files)

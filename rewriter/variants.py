@@ -61,9 +61,9 @@ class Variants:
         self._told = True
         failures = dispatcher.explain_miss(args, kwargs)
         why = "; ".join(map(str, failures[:2]))
-        ways = [each.decided_by() for each in recordings if isinstance(each, Recording)]
-        if ways and len(failures) < len(dispatcher.entries):
-            why = f"another way was taken, by {ways[-1]}"
+        served = [r for r in recordings if isinstance(r, Recording) and r.serves(args, kwargs)]
+        if served and len(failures) < len(dispatcher.entries):
+            why = served[-1].why_not(args, kwargs)
         times = f"{count} times (recompile_limit)"
         message = f"{self._name} was compiled {times}; new variants run in eager. Last: {why}"
         if self._options.fullgraph:

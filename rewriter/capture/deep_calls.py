@@ -35,6 +35,6 @@ def deeper(rec: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     """A call inside of those at hand."""
     rec.depth += 1
     try:
-        return function(*args, **kwargs)
+        return rec.once(function, args, kwargs)
     finally:
         rec.depth -= 1

@@ -84,11 +84,51 @@ class Recording:
         """Whether its guards hold now."""
         return self.guard_set.match(args, kwargs) is not None
 
-    def decided_by(self) -> str:
+    def why_not(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """What is other in a call for which the guards hold than in the recorded one."""
+        inputs = self.guard_set.match(args, kwargs) or []
+        found = [
+            self._differs(inputs, recipe, seen)
+            for _, recipe, seen in self.outcomes
+            if not (recipe.graph or recipe.drawn or isinstance(recipe, recipes.HostCall))
+        ]
+        if self.symbols is not None and inputs and not self.symbols.holds(inputs):
+            found += [self._differs(inputs, Input(i), seen) for i, seen in self.numbers.items()]
+            found += [self._sizes(inputs, path) for path in self.static_metas]
+        return next(filter(None, found), f"another way was taken, by {self._decided_by()}")
+
+    def _decided_by(self) -> str:
         """What was asked during the call, and decides whether it stands for another one."""
         calls = (one for _, one, _ in self.outcomes if isinstance(one, recipes.HostCall))
         names = dict.fromkeys(f"{getattr(c.function, '__name__', c.function)}()" for c in calls)
         return ", ".join(names) or "the values of tensors"
+
+    def _differs(self, inputs: list[Any], recipe: recipes.Recipe, seen: Any) -> str:
+        """ "cur was 3, is 4 (model.py:41)"; "" where nothing differs, or nobody can tell."""
+        read = sorted(_inputs_of(recipe))
+        try:
+            value = recipe.make(recipes.Env(inputs, 0)) if inputs and read else seen
+        except Exception:
+            return ""
+        if type(value) is type(seen) and value == seen:
+            return ""
+        paths = [self.guard_set.inputs[index] for index in read]
+        of = ", ".join(path.source for path in paths)
+        what = of if isinstance(recipe, Input) else f"what follows from {of}"
+        return f"{what} was {seen!r:.40}, is {value!r:.40}{self._line(paths)}"
+
+    def _sizes(self, inputs: list[Any], path: Path) -> str:
+        value, was = inputs[self.guard_set.inputs.index(path)], self.static_metas[path].sizes
+        if tuple(value.shape) == tuple(was):
+            return ""
+        shapes = f"was of shape {list(was)}, is {list(value.shape)}"
+        return f"{path.source} {shapes}{self._line([path])}"
+
+    def _line(self, paths: list[Path]) -> str:
+        """Where the first of them was read."""
+        places = (guard.origin for guard in self.guards if guard.path in paths and guard.origin)
+        place = next(places, "")
+        return f" ({place})" if place else ""
 
     def held(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether its guards held when the recorded call was over: what was found the first time,
@@ -151,6 +191,14 @@ class Failed:
     def __init__(self, sites: tuple[catalogue.Site, ...]) -> None:
         self.sites = sites
         self.compile_times: dict[str, float] = {}
+
+
+def _inputs_of(recipe: recipes.Recipe) -> set[int]:
+    """Indices of the call's inputs that a recipe looks at."""
+    if isinstance(recipe, Input):
+        return {recipe.index}
+    parts = recipe.arguments if isinstance(recipe, recipes.Apply) else ()
+    return set().union(*map(_inputs_of, parts))
 
 
 def finish(

@@ -1,5 +1,6 @@
 """How a recording ends: places in the user's code, stops, breaks, faults of the recorder itself."""
 
+import collections
 import contextlib
 import dataclasses
 import itertools
@@ -41,6 +42,37 @@ class Decision:
         return self.site.file, self.site.line
 
 
+@dataclasses.dataclass(slots=True)
+class _Steps:
+    """What the steps of one operator gave that are done for real, in order; `again`: of an operator
+    that failed behind them, which goes on from there."""
+
+    again: "collections.deque[Any]" = dataclasses.field(default_factory=collections.deque)
+    done: list[Any] = dataclasses.field(default_factory=list)
+
+
+class Unfailing:
+    """What is known of the objects of a recording that has ended, where it is of no use any more:
+    asking never fails."""
+
+    def __init__(self, known: Any) -> None:
+        self._known = known
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._known, name)
+        if not callable(found):
+            return found
+
+        def ask(*args: Any) -> Any:
+            try:
+                return found(*args)
+            except Exception:
+                return args[0] if name == "loaded" else None
+
+        return ask
+
+
+_NO_KWARGS: dict[str, Any] = {}
 MOST_OPERATORS = 20_000  # of one graph
 _serials = itertools.count(1)
 
@@ -58,6 +90,7 @@ class StoppableMode(TorchFunctionMode):
         self.stopped_at: tuple[Reached, ...] = ()
         self.unfit: catalogue.Site | None = None  # why it serves no later call as it is
         self.failure: GraphBreakError | None = None
+        self.failure_raised = False  # in the user's code, which may catch it
         self.home: tuple[str, int, str] = ("<unknown>", 0, "")
         self._place: tuple[str, int, str] | None = None  # while one operator of the user's runs
         self.sites: list[catalogue.Site] = []
@@ -66,6 +99,8 @@ class StoppableMode(TorchFunctionMode):
         self.identity_asked = False
         self.of_user: Exception | None = None  # raised for what the user's code gave
         self.cuttable = True
+        self.known: Any = None  # where objects come from
+        self._steps: _Steps | None = None  # of the operator at hand
         self.open_shapes: set[Value] = set()
         self.arrays_of: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.on_arrays: set[Any] = set()  # storages that are the memory of arrays from outside
@@ -105,7 +140,13 @@ class StoppableMode(TorchFunctionMode):
 
     def call(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Call as rewritten source does."""
-        return self.rewriter.call(self, function, args, kwargs)
+        if not (self.active or self.repeats_steps()):
+            return self.once(function, args, kwargs)
+        ways = (
+            lambda: self.rewriter.call(self, function, args, kwargs),
+            lambda: function(*args, **kwargs),
+        )
+        return self.once(self.safely, ways)
 
     def decision(self, detail: str, value: Any = None) -> Decision:
         """One where the user's code is now."""
@@ -122,33 +163,93 @@ class StoppableMode(TorchFunctionMode):
             self.stop_here(catalogue.UNSUPPORTED, f"a graph of {operators} operators")
 
     def safely(self, watched: Callable[[], Any], plain: Callable[[], Any]) -> Any:
-        """`watched()`; if it fails before any code of the user's ran, `plain()`, what Python itself
-        does. When that raises too, the error is the user's own; when it does not, the fault was the
-        recorder's, and the recording ends."""
-        self._place = None
+        """`watched()`, one operator of the user's. If it fails before anything was done (`once`),
+        `plain()`, what Python itself does. When that raises too, the error is the user's own; when
+        it does not, the fault was the recorder's, and the recording ends. What was done is not done
+        again: then the operator takes the same steps once more, not recorded."""
+        before, steps = self._steps, _Steps()
+        self._steps, self._place = steps, None
+        fault: Exception | None = None
         try:
             return watched()
         except Stopped as stopped:
             if self._ran_user_code(stopped):
                 raise
-            return plain()
         except Exception as error:
-            if (
-                not self.active
-                or isinstance(error, StopIteration | GraphBreakError)
-                or self._ran_user_code(error)
-            ):
+            if not self._is_fault(error):
                 raise
             fault = error
         finally:
-            self._place = None
+            self._steps, self._place = before, None
+        try:
+            if steps.done:
+                return self._finished(watched, plain, steps, fault)
+            return self._plainly(plain, fault)
+        finally:
+            del fault  # whose traceback holds this frame
+
+    def _plainly(self, plain: Callable[[], Any], fault: Exception | None) -> Any:
+        if fault is None or not self.active:
+            return plain()
         try:
             with self.paused():
                 result = plain()
+        except Exception as error:
+            if (type(error), str(error)) != (type(fault), str(fault)):
+                with contextlib.suppress(GraphBreakError):
+                    self.fault(fault)  # what was done before the user's own error is not recorded
+            raise
+        self.fault(fault)
+        return result
+
+    def _finished(
+        self,
+        watched: Callable[[], Any],
+        plain: Callable[[], Any],
+        steps: "_Steps",
+        fault: Exception | None,
+    ) -> Any:
+        """What the operator gives, of which `steps` are done."""
+        if fault is not None:
             self.fault(fault)
-            return result
+        before, known = self._steps, self.known
+        self._steps, self.known = _Steps(collections.deque(steps.done)), Unfailing(known)
+        try:
+            return watched()
+        except Stopped:
+            return plain()
+        except Exception as error:
+            if not self._is_fault(error):
+                raise
+            return plain()
         finally:
-            del fault  # whose traceback holds this frame
+            self._steps, self.known = before, known
+
+    def once(self, function: Callable[..., Any], args: Any = (), kwargs: Any = _NO_KWARGS) -> Any:
+        """`function(*args, **kwargs)`, which does something for real: it runs the user's code,
+        changes an object or advances an iterator. What it raises is the user's own error."""
+        steps = self._steps
+        if steps is not None and steps.again:
+            return steps.again.popleft()
+        self._steps = None  # of what runs inside each operator has its own
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            self._steps = steps
+        if steps is not None:
+            steps.done.append(result)
+        return result
+
+    def repeats_steps(self) -> bool:
+        """Whether the operator at hand failed, and takes the steps again that it had taken."""
+        return self._steps is not None and bool(self._steps.again)
+
+    def _is_fault(self, error: Exception) -> bool:
+        """Whether the error is the recorder's, or may be."""
+        if isinstance(error, StopIteration | GraphBreakError):
+            self.failure_raised |= error is self.failure
+            return False
+        return not self._ran_user_code(error)
 
     def performed(self, func: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
         """What an operator of torch gives. The user's error goes first, whatever was done before it
@@ -164,9 +265,10 @@ class StoppableMode(TorchFunctionMode):
         """What code written in C gives, which may call the user's: where that raised, it has run
         and is not to be run again."""
         try:
-            return function(*args, **kwargs)
+            return self.once(function, args, kwargs)
         except Exception as error:
             called = error.__traceback__ and error.__traceback__.tb_next
+            called = called and called.tb_next  # below `once`
             if called is not None:
                 with contextlib.suppress(GraphBreakError):
                     self.stop(catalogue.UNSUPPORTED, f"{function!r} raised, when some was done")
@@ -174,7 +276,8 @@ class StoppableMode(TorchFunctionMode):
 
     def _ran_user_code(self, error: Exception) -> bool:
         """Whether the error, or what Python made it from (a StopIteration that left a generator),
-        came through a frame of rewritten code, below the operator that sees it."""
+        came through a frame of rewritten code, or what was done for real (`once`), below the
+        operator that sees it."""
         if error is self.of_user:
             return True
         cause: BaseException | None = error
@@ -182,7 +285,7 @@ class StoppableMode(TorchFunctionMode):
         while cause is not None and id(cause) not in seen:
             seen.add(id(cause))
             if any(
-                self.rewriter.is_rewritten(frame.f_code)
+                frame.f_code in _REAL or self.rewriter.is_rewritten(frame.f_code)
                 for frame, _ in traceback.walk_tb(cause.__traceback__)
             ):
                 return True
@@ -280,14 +383,13 @@ class StoppableMode(TorchFunctionMode):
 
     # -- pauses
 
+    @staticmethod
     @contextlib.contextmanager
-    def off_stack(self) -> Iterator[None]:
+    def off_stack() -> Iterator[None]:
         """The mode itself is out of the way: torch's own compiler refuses to work under one that it
         does not know."""
-        if (
-            torch._C._len_torch_function_stack() == 0
-            or torch._C._get_function_stack_at(torch._C._len_torch_function_stack() - 1) is not self
-        ):
+        count = torch._C._len_torch_function_stack()
+        if not count or not isinstance(torch._C._get_function_stack_at(count - 1), StoppableMode):
             yield
             return
         with torch.overrides._pop_mode_temporarily():
@@ -309,3 +411,6 @@ class StoppableMode(TorchFunctionMode):
         finally:
             if self.active:
                 current.install(before)
+
+
+_REAL = (StoppableMode.once.__code__, StoppableMode.performed.__code__)

@@ -101,6 +101,10 @@ class Recorder(ReadRecorder):
             return self._watched(func, opsets.name_of(func), args, kwargs)
         except Stopped:
             return func(*plain_in(args), **plain_in(kwargs))
+        except Exception as error:
+            if not self._is_fault(error):
+                raise
+            return self._plainly(lambda: func(*plain_in(args), **plain_in(kwargs)), error)
         finally:
             if self.active:
                 current.install(before)

@@ -38,10 +38,11 @@ from .lookup import (
     guard_method,
     is_method_of_class,
     is_stable,
-    is_torch_internal,
     on_class,
     own_attributes,
+    python_getter,
     python_method,
+    special_method,
 )
 
 _C_DESCRIPTORS = (
@@ -73,9 +74,9 @@ def load(rec: Recorder, obj: Any, name: str) -> Any:
     if type(obj) is types.MethodType and on_class(types.MethodType, name) is MISSING:
         return _of_function(rec, obj.__func__, name)
     if type(obj).__module__ == "builtins" and not hasattr(obj, "__dict__"):
-        return getattr(obj, name)
+        return rec.once(getattr, (obj, name))
     if rec.known.is_own(obj, name):
-        return getattr(obj, name)
+        return rec.once(getattr, (obj, name))
     if type(obj) is threading.local:
         return _of_thread(rec, obj, name)
     if isinstance(obj, torch._ops.OpOverloadPacket):
@@ -98,7 +99,7 @@ def _of_thread(rec: Recorder, obj: threading.local, name: str) -> Any:
     path = rec.known.touch(obj)
     if not hasattr(obj, name):
         rec.stop(catalogue.UNSUPPORTED, f"this thread has no {name}")
-    value = getattr(obj, name)
+    value = rec.once(getattr, (obj, name))
     return value if path is None else rec.known.loaded(value, Attr(path, name))
 
 
@@ -117,11 +118,14 @@ def _of_super(rec: Recorder, obj: Any, name: str) -> Any:
         if name in base.__dict__:
             return _through_super(rec, obj, name, base.__dict__[name], path)
         rec.known.guard(path, Missing(name))
-    return getattr(obj, name)
+    return rec.once(getattr, (obj, name))
 
 
 def _through_super(rec: Recorder, obj: Any, name: str, found: Any, path: Path) -> Any:
     """What `super().name` gives where a base class of the user's holds `found`."""
+    if python_getter(found) is not None:
+        rec.stop(catalogue.UNSUPPORTED, f"super().{name}, which a descriptor computes")
+        return rec.once(getattr, (obj, name))
     if isinstance(found, property) and found.fget and not isinstance(obj.__self__, type):
         rec.known.guard(Item(InstDict(path), name), Is(found))
         return rec.call(found.fget, (obj.__self__,), {})
@@ -130,7 +134,7 @@ def _through_super(rec: Recorder, obj: Any, name: str, found: Any, path: Path) -
         rec.stop(catalogue.UNSUPPORTED, f"super().{name}, which a descriptor computes")
     if isinstance(found, _C_DESCRIPTORS):
         rec.known.guard(Item(InstDict(path), name), Is(found))
-        return getattr(obj, name)
+        return rec.once(getattr, (obj, name))
     return rec.known.loaded(found, Item(InstDict(path), name))
 
 
@@ -166,8 +170,11 @@ _VOLATILE = "volatile was removed (Variable.volatile is always False)"
 def _of_namespace(rec: Recorder, obj: Any, name: str) -> Any:
     if isinstance(obj, type) and _has_python_lookup(type(obj), name):
         rec.stop(catalogue.UNSUPPORTED, f"{obj.__name__}.{name}, which the metaclass computes")
+    hook = _lazy(obj, name)
+    if hook is not None:
+        return _of_lazy_module(rec, obj, name, hook)
     try:
-        value = getattr(obj, name)
+        value = rec.once(getattr, (obj, name))
     except AttributeError:
         _guard_absence(rec, obj, name)
         raise
@@ -188,6 +195,26 @@ def _of_namespace(rec: Recorder, obj: Any, name: str) -> Any:
     if isinstance(obj, type) and is_method_of_class(obj, name, value):
         return guard_method(rec, value, path)
     return rec.known.loaded(value, path)
+
+
+def _lazy(obj: Any, name: str) -> Any:
+    """The function in Python that a module of the user's asks for what it does not hold
+    (https://peps.python.org/pep-0562/)."""
+    if not isinstance(obj, types.ModuleType) or name in vars(obj) or is_stable(obj):
+        return None
+    if on_class(type(obj), name) is not MISSING:
+        return None
+    hook = vars(obj).get("__getattr__")
+    return hook if isinstance(hook, types.FunctionType) else None
+
+
+def _of_lazy_module(rec: Recorder, module: Any, name: str, hook: Any) -> Any:
+    path = Obj(module, module.__name__)
+    if not rec.known.is_own(module, name):
+        rec.known.guard(path, Missing(name))
+    if not rec.known.is_own(module, "__getattr__"):
+        rec.known.loaded(hook, Item(InstDict(path), "__getattr__"))
+    return rec.call(hook, (name,), {})
 
 
 def _guard_function(rec: Recorder, obj: Any, name: str, value: Any) -> None:
@@ -251,11 +278,11 @@ def _hooked(rec: Recorder, obj: Any, name: str, hook: Any) -> Any:
 def _ordinary(rec: Recorder, obj: Any, name: str, fallback: bool = True) -> Any:
     path = rec.known.touch(obj)
     found = on_class(type(obj), name)
+    getter = python_getter(found)
+    if getter is not None:
+        return _descriptor(rec, obj, name, found, getter, path)
     if isinstance(found, property):
         return _property(rec, obj, name, found, path)
-    getter = MISSING if isinstance(found, _C_DESCRIPTORS) else on_class(type(found), "__get__")
-    if isinstance(getter, types.FunctionType) and not is_stable(getter):
-        return _descriptor(rec, obj, name, found, getter, path)
     attributes = own_attributes(obj)
     if name == "__dict__" and hasattr(obj, "__dict__"):
         return _namespace(rec, attributes, path)
@@ -294,7 +321,7 @@ def _property(rec: Recorder, obj: Any, name: str, found: property, path: Path | 
         guard_classes(rec, type(obj), name)
     _guard_class(rec, path, name, found)
     if found.fget is None:
-        return getattr(obj, name)
+        return rec.once(getattr, (obj, name))
     return rec.call(found.fget, (obj,), {})
 
 
@@ -331,7 +358,7 @@ def _cached(rec: Recorder, obj: Any, name: str, found: Any) -> Any:
 
 def _from_class(rec: Recorder, obj: Any, name: str, found: Any, path: Path | None) -> Any:
     try:
-        value = getattr(obj, name)
+        value = rec.once(getattr, (obj, name))
     except AttributeError:
         if path is not None and isinstance(found, _SLOTS):  # a slot that holds nothing
             held = Apply(_holds, (Input(rec.input_index(path)), Const(name)))
@@ -384,21 +411,25 @@ def _guard_class(rec: Recorder, path: Path | None, name: str, found: Any) -> Non
 def _fallback(rec: Recorder, obj: Any, name: str, path: Path | None) -> Any:
     """`__getattr__`: nn.Module's tables are guarded where they hold the name, another class's
     method is run."""
+    hook = python_method(rec, obj, "__getattr__")
+    if hook is not None and hook is not torch.nn.Module.__getattr__:
+        if path is not None and hasattr(obj, "__dict__"):
+            rec.known.guard(path, Missing(name))
+        _guard_class(rec, path, name, ABSENT)
+        return rec.call(hook, (obj, name), {})
     for group in _groups(obj):
         table = obj.__dict__[group]
         if name in table:
             if path is None or rec.known.is_own(obj, name):
                 return table[name]
             guard_classes(rec, type(obj), name)
+            rec.known.guard(path, Missing(name))  # the module's own would come before the table's
             return rec.known.loaded(table[name], Item(Item(InstDict(path), group), name))
     for group in _groups(obj) if path is not None else ():
         rec.known.guard(Item(InstDict(path), group), HasKey(name, False))
     if path is not None and hasattr(obj, "__dict__"):
         rec.known.guard(path, Missing(name))
     _guard_class(rec, path, name, ABSENT)
-    hook = python_method(rec, obj, "__getattr__")
-    if hook is not None and hook is not torch.nn.Module.__getattr__:
-        return rec.call(hook, (obj, name), {})
     hook = on_class(type(obj), "__getattr__")
     if hook is dict.get or hook is on_class(type(obj), "__getitem__") is dict.__getitem__:
         _guard_class(rec, path, "__getattr__", hook)  # a dict whose attributes are its items
@@ -443,13 +474,7 @@ def store(rec: Recorder, obj: Any, name: str, value: Any) -> None:
         rec.call(setter, (obj, name, value), {})
         return
     prop = on_class(type(obj), name)
-    if isinstance(prop, property) and prop.fset is not None:
-        rec.call(prop.fset, (obj, value), {})
-        return
-    putter = on_class(type(prop), "__set__")
-    if isinstance(putter, types.FunctionType) and not is_torch_internal(putter):
-        rec.known.register(prop, Obj(prop, f"{type(obj).__qualname__}.{name}"))
-        rec.call(putter, (prop, obj, value), {})
+    if by_descriptor(rec, obj, name, prop, "__set__", value):
         return
     outside = _is_outside(rec, obj)
     if outside and name in ("__dict__", "__class__"):
@@ -459,10 +484,28 @@ def store(rec: Recorder, obj: Any, name: str, value: Any) -> None:
     elif prop is MISSING:
         guard_classes(rec, type(obj), name)
     rec.known.before_store(obj)
-    setattr(obj, name, value)
+    rec.once(setattr, (obj, name, value))
     if outside:
         rec.effects.append(Effect(setattr, (obj, constant(name), value)))
     rec.known.wrote(obj, name)
+
+
+def by_descriptor(
+    rec: Recorder, obj: Any, name: str, found: Any, special: str, *value: Any
+) -> bool:
+    """Whether a descriptor in Python, or a property, stored or deleted the attribute: `found`, what
+    the class has under its name."""
+    method = special_method(on_class(type(found), special))
+    if method is not None:
+        rec.known.register(found, Obj(found, f"{type(obj).__qualname__}.{name}"))
+        rec.call(method, (found, obj, *value), {})
+        return True
+    if not isinstance(found, property):
+        return False
+    function = found.fset if special == "__set__" else found.fdel
+    if function is not None:
+        rec.call(function, (obj, *value), {})
+    return function is not None
 
 
 def _dress(rec: Recorder, obj: torch.Tensor, name: str, value: Any) -> None:
@@ -485,13 +528,13 @@ def delete(rec: Recorder, obj: Any, name: str) -> None:
         rec.stop(catalogue.UNSUPPORTED, f"`del` of attribute {name}")
     elif deleter not in (None, torch.nn.Module.__delattr__):
         return rec.call(deleter, (obj, name), {})  # type: ignore[no-any-return]
-    elif isinstance(prop, property) and prop.fdel is not None:
-        return rec.call(prop.fdel, (obj,), {})  # type: ignore[no-any-return]
+    elif by_descriptor(rec, obj, name, prop, "__delete__"):
+        return None
     outside = _is_outside(rec, obj)
     if outside:
         rec.before_change(obj)
     rec.known.before_store(obj)
-    delattr(obj, name)
+    rec.once(delattr, (obj, name))
     if outside:
         rec.effects.append(Effect(delattr, (obj, constant(name))))
     rec.known.wrote(obj, name)

@@ -54,15 +54,34 @@ def binary(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any)
         c_calls.check(rec, ("__str__", "__repr__", "__format__", "__getitem__"), b)
         _contents(rec, a, b)
         return _formatted(op, function, a, b)
-    name = _NAMES[op]
+    name, asked = _NAMES[op], []
     for owner, method_name, other in _turns(a, b, f"__{name}__", f"__r{name}__"):
         method = python_method(rec, owner, method_name)
         if method is not None:
             result = rec.call(method, (owner, other), {})
             if result is not NotImplemented:
                 return result
+            asked.append((owner, method_name))
     _contents(rec, a, b)
-    return function(*_agreeing(a, b))
+    return rec.once(function, _answered(*_agreeing(a, b), asked))
+
+
+def _answered(a: Any, b: Any, asked: list[tuple[Any, str]]) -> tuple[Any, Any]:
+    """The operands, with stand-ins for those whose methods, in Python, were `asked` and gave
+    NotImplemented: they are not asked again by what C code does then."""
+    kinds = PLAIN_TYPES - {torch.Tensor, torch.nn.Parameter}
+    owners = {id(owner): owner for owner, _ in asked}
+    if not all(id(each) in owners or type(each) in kinds for each in (a, b)):
+        return a, b
+    stand_ins = {
+        key: type(type(owner).__name__, (), {name: _refuse for _, name in asked})()
+        for key, owner in owners.items()
+    }
+    return stand_ins.get(id(a), a), stand_ins.get(id(b), b)
+
+
+def _refuse(self: Any, other: Any) -> Any:
+    return NotImplemented
 
 
 def _turns(a: Any, b: Any, name: str, mirrored: str) -> list[tuple[Any, str, Any]]:
@@ -157,7 +176,7 @@ def inplace(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any
         _contents(rec, b)
         rec.known.before_write(a)
         rec.effects.append(Effect(function, (a, type(b)(b) if type(b) in (list, set, dict) else b)))
-        return function(a, b)
+        return rec.once(function, (a, b))
     return binary(rec, op[:-1], function, a, b)
 
 
@@ -182,6 +201,7 @@ def compare(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any
     turns = [(a, _COMPARISONS[op], b), (b, _COMPARISONS[_MIRROR[op]], a)]
     if type(a) is not type(b) and issubclass(type(b), type(a)):
         turns.reverse()
+    asked = []
     for owner, name, other in turns:
         method = python_method(rec, owner, name)
         inverted = name == "__ne__" and on_class(type(owner), name) is object.__ne__
@@ -193,9 +213,12 @@ def compare(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any
                 return not branches.truth(rec, result)
             if result is not NotImplemented:
                 return result
-    c_calls.check(rec, ("__eq__", "__ne__", "__lt__", "__gt__", "__le__", "__ge__"), a, b)
+            asked.append((owner, name))
+    left, right = _answered(a, b, asked)
+    names = ("__eq__", "__ne__", "__lt__", "__gt__", "__le__", "__ge__")
+    c_calls.check(rec, names, *(each for each in (left, right) if each is a or each is b))
     _contents(rec, a, b)
-    return function(a, b)
+    return rec.once(function, (left, right))
 
 
 def _identity(rec: Recorder, function: Callable[..., Any], a: Any, b: Any) -> Any:
@@ -226,7 +249,7 @@ def _membership(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b:
     if not (isinstance(b, MAPPINGS) and items.lacks(rec, b, a)):
         _contents(rec, b)
     looked_in = b if type(b) is dict else settle_in(b)  # of a dict the keys alone, which are plain
-    return function(scalars.settle(a) if type(a) in scalars.TRACED else a, looked_in)
+    return rec.once(function, (scalars.settle(a) if type(a) in scalars.TRACED else a, looked_in))
 
 
 def _is_among(rec: Recorder, a: Any, values: Any) -> bool:

@@ -30,7 +30,7 @@ def truth(rec: Recorder, value: Any) -> bool:
             guard_classes(rec, type(value), name)
         return True
     items.guard_structure(rec, value)
-    return bool(value)
+    return rec.once(bool, (value,))
 
 
 _ASKED = ("__bool__", "__len__")

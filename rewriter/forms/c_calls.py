@@ -9,7 +9,7 @@ from .. import catalogue
 from ..capture.guarded_kinds import is_constant
 from ..capture.numbers.scalars import TRACED, settle
 from ..capture.trace import Recorder
-from .lookup import PLAIN_TYPES, is_stable, on_class
+from .lookup import PLAIN_TYPES, SpecialMethod, is_stable, on_class, special_method
 
 MOST = 20_000
 
@@ -26,10 +26,10 @@ def runs_python(cls: type, name: str) -> bool:
     reads fields."""
     if cls in PLAIN_TYPES or cls in TRACED:
         return False
-    found = on_class(cls, name)
-    return (
-        isinstance(found, types.FunctionType) and not is_stable(found) and not is_generated(found)
-    )
+    found = special_method(on_class(cls, name))
+    if isinstance(found, SpecialMethod):
+        return not is_stable(cls)
+    return found is not None and not is_stable(found) and not is_generated(found)
 
 
 def given(rec: Recorder, ask: Callable[[Any], Any], owner: Any, name: str, answer: Any) -> Any:

@@ -107,7 +107,7 @@ def _misses(owner: Any, key: Any) -> bool:
 def _looked_up(rec: Recorder, function: Any, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
     if name == "__contains__" or not items.has(owner, args[0]):
         items.lacks(rec, owner, args[0])
-        return function(*args)
+        return rec.once(function, args)
     return items.mapped(rec, owner, args[0])
 
 
@@ -121,7 +121,7 @@ def _at_key(rec: Recorder, function: Any, owner: Any, name: str, args: tuple[Any
         return value
     items.lacks(rec, owner, key)
     if name == "pop":
-        return function(key, *args[1:])
+        return rec.once(function, (key, *args[1:]))
     value = args[1] if len(args) > 1 else None
     items.store(rec, owner, key, value)
     return value
@@ -136,7 +136,7 @@ def _sorted(
     rec.known.before_write(owner)
     rec.before_change(owner)
     try:
-        function(*args, **settle_in(kwargs))
+        rec.once(function, args, settle_in(kwargs))
     except Exception:
         rec.stop(catalogue.UNSUPPORTED, "sort raised, when some were moved")
         raise
@@ -150,7 +150,8 @@ def _internal(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[
     if name in _COPYING or name in ("union", "difference", "intersection"):
         for arg in args:
             items.guard_content(rec, arg)
-    return function(*_taken(name, args), **(kwargs if name == "update" else settle_in(kwargs)))
+    named = kwargs if name == "update" else settle_in(kwargs)
+    return rec.once(function, _taken(name, args), named)
 
 
 def _taken(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -191,7 +192,7 @@ def _write(
     effect = Effect(_c_method(owner, name), (owner, *taken), dict(kwargs))
     rec.effects.append(effect)
     try:
-        return function(*_taken(name, args), **kwargs)
+        return rec.once(function, _taken(name, args), kwargs)
     except Exception:
         if name in _COPYING:
             rec.stop(catalogue.UNSUPPORTED, f"{name} raised, when some were taken")

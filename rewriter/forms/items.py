@@ -1,6 +1,7 @@
 """Subscripts while recording."""
 
 import collections
+import operator
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from ..capture.numbers import constant_values, moving_arrays, scalars
 from ..capture.provenance import Unguardable, item_path
 from ..capture.trace import Recorder
 from . import c_calls
-from .lookup import python_method
+from .lookup import MISSING, guard_classes, is_stable, on_class, python_method, special_method
 
 
 def load(rec: Recorder, obj: Any, key: Any) -> Any:
@@ -32,6 +33,10 @@ def load(rec: Recorder, obj: Any, key: Any) -> Any:
     method = python_method(rec, obj, "__getitem__")
     if method is not None:
         return rec.call(method, (obj, key), {})
+    if isinstance(obj, type) and not hasattr(type(obj), "__getitem__"):
+        made = on_class(obj, "__class_getitem__")
+        if made is not MISSING and special_method(made) is not None and not is_stable(obj):
+            return _parametrised(rec, obj, key, made)
     key = settle_in(key)
     if not is_constant(key):
         c_calls.check(rec, ("__eq__", "__hash__", "__index__"), key)
@@ -42,7 +47,7 @@ def load(rec: Recorder, obj: Any, key: Any) -> Any:
     if isinstance(obj, MAPPINGS) and not isinstance(key, slice) and key not in obj:
         return mapped(rec, obj, key)
     if path is None or isinstance(obj, type) or rec.known.is_own(obj, _hashable(key)):
-        return obj[key]
+        return rec.once(operator.getitem, (obj, key))
     if isinstance(obj, MAPPINGS) and not rec.known.was_written(obj):
         return mapped(rec, obj, key)
     if (
@@ -53,11 +58,18 @@ def load(rec: Recorder, obj: Any, key: Any) -> Any:
     ):
         return _whole(rec, obj, key)
     try:
-        value = obj[key]
+        value = rec.once(operator.getitem, (obj, key))
     except IndexError:  # the caller may catch it: that the element is not there is what it read
         guard_structure(rec, obj)
         raise
     return rec.known.loaded(value, Item(path, key))
+
+
+def _parametrised(rec: Recorder, cls: Any, key: Any, made: Any) -> Any:
+    """`cls[key]` by a `__class_getitem__` in Python."""
+    guard_classes(rec, cls, "__class_getitem__")
+    getter = getattr(type(made), "__get__", None)
+    return rec.call(made if getter is None else getter(made, None, cls), (key,), {})
 
 
 def _with_tensors(rec: Recorder, key: Any) -> Any:
@@ -97,7 +109,11 @@ def mapped(rec: Recorder, obj: Any, key: Any) -> Any:
         lacks(rec, obj, key)
         return _missing(rec, obj, key)
     path = rec.known.path_of(obj)
-    value = dict.__getitem__(obj, key) if isinstance(obj, dict) else obj[key]
+    value = (
+        dict.__getitem__(obj, key)
+        if isinstance(obj, dict)
+        else rec.once(operator.getitem, (obj, key))
+    )
     return value if path is None else rec.known.loaded(value, item_path(obj, path, key))
 
 
@@ -108,7 +124,7 @@ def _missing(rec: Recorder, obj: Any, key: Any) -> Any:
         return rec.call(method, (obj, key), {})
     factory = _default_factory(rec, obj) if isinstance(obj, collections.defaultdict) else None
     if factory is None:
-        return obj[key]
+        return rec.once(operator.getitem, (obj, key))
     value = rec.call(factory, (), {})
     store(rec, obj, key, value)
     return value
@@ -143,7 +159,7 @@ def _hashable(key: Any) -> Any:
 
 def _whole(rec: Recorder, obj: Any, key: Any) -> Any:
     guard_structure(rec, obj)
-    return obj[key]
+    return rec.once(operator.getitem, (obj, key))
 
 
 def guard_structure(rec: Recorder, obj: Any) -> None:
@@ -186,7 +202,7 @@ def store(rec: Recorder, obj: Any, key: Any, value: Any) -> None:
     if isinstance(obj, SEQUENCES):
         _guard_place(rec, obj, key)
     _before(rec, obj)
-    obj[key] = value
+    rec.once(set_item, (obj, key, value))
     # a slice takes the elements of now
     kept = list(value) if isinstance(key, slice) and isinstance(value, list) else value
     _after(rec, obj, key, Effect(set_item, (obj, key, kept)))
@@ -200,7 +216,7 @@ def delete(rec: Recorder, obj: Any, key: Any) -> None:
     key = settle_in(key)
     _guard_place(rec, obj, key)
     _before(rec, obj)
-    del obj[key]
+    rec.once(delete_item, (obj, key))
     _after(rec, obj, key, Effect(delete_item, (obj, key)))
 
 

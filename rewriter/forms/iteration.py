@@ -1,7 +1,6 @@
 """Iteration while recording: what a loop reads from outside is guarded, what it would use up stops
 the recording."""
 
-import contextlib
 import enum
 import functools
 import itertools
@@ -31,7 +30,7 @@ def over(rec: Recorder, iterable: Any) -> Any:
     if isinstance(iterable, _VIEWS):
         return iterable
     if is_enumeration(iterable):
-        return list(iterable)  # its members are made with it
+        return rec.once(list, (iterable,))  # its members are made with it
     method = python_method(rec, iterable, "__iter__")
     if method is not None:
         made = rec.call(method, (iterable,), {})
@@ -89,11 +88,24 @@ def _moving_parts(rec: Recorder, values: tuple[Any, ...]) -> Any:
 
 def _advanced(rec: Recorder, iterator: Any) -> Any:
     """An iterator whose `__next__` is Python: each step runs rewritten."""
+    following = functools.partial(advance, rec, iterator), functools.partial(next, iterator)
     while True:
         try:
-            value = advance(rec, iterator)
+            value = rec.safely(*following)
         except StopIteration as end:
             return end.value
+        yield value
+
+
+def stepwise(rec: Recorder, iterable: Any) -> Iterator[Any]:
+    """What `over` gives, for an operator that looks at one value after the other: each is taken
+    once."""
+    iterator = rec.once(iter, (over(rec, iterable),))
+    while True:
+        try:
+            value = rec.once(next, (iterator,))
+        except StopIteration:
+            return
         yield value
 
 
@@ -119,7 +131,7 @@ def unpacked(rec: Recorder, value: Any, parts: Parts) -> Any:
     taken = over(rec, value)
     if not any(part and part != "*" for part in parts):
         return taken
-    taken = list(taken if "*" in parts else itertools.islice(taken, len(parts) + 1))
+    taken = rec.once(list, (taken if "*" in parts else itertools.islice(taken, len(parts) + 1),))
     return [
         unpacked(rec, inner, part) if part and part != "*" else inner
         for inner, part in _matched(taken, parts)
@@ -142,7 +154,10 @@ class Entered:
 
     def __enter__(self) -> Any:
         value = type(self._manager).__enter__(self._manager)
-        return unpacked(self._rec, value, self._parts)
+        return self._rec.safely(
+            functools.partial(unpacked, self._rec, value, self._parts),
+            functools.partial(_itself, value),
+        )
 
     def __exit__(self, *error: Any) -> Any:
         return type(self._manager).__exit__(self._manager, *error)
@@ -176,19 +191,7 @@ def stored(rec: Recorder, obj: Any, key: Any, value: Any) -> Any:
     if not isinstance(key, slice) or not isinstance(obj, list):
         return value
     taken = over(rec, value)
-    return taken if taken is value else list(taken)
-
-
-@contextlib.contextmanager
-def used_once(rec: Recorder, *iterables: Any) -> Iterator[None]:
-    """What is raised inside is the user's, where an iterator was advanced: what Python itself does
-    would find it used up (`list(zip(a, b, strict=True))`)."""
-    try:
-        yield
-    except Exception as error:
-        if any(isinstance(each, Iterator) for each in iterables):
-            rec.of_user = error
-        raise
+    return taken if taken is value else rec.once(list, (taken,))
 
 
 LAZY = (types.GeneratorType, map, filter, zip, enumerate)
@@ -197,7 +200,9 @@ LAZY = (types.GeneratorType, map, filter, zip, enumerate)
 def used_up(rec: Recorder, iterable: Any) -> Any:
     """What code that is not rewritten will iterate over: an iterator is run here, so that what it
     gives is seen."""
-    return list(over(rec, iterable)) if isinstance(iterable, LAZY) else iterable
+    if not isinstance(iterable, LAZY):
+        return iterable
+    return rec.once(list, (over(rec, iterable),))
 
 
 def _iterator(rec: Recorder, iterator: Any) -> Any:
@@ -227,7 +232,7 @@ def call_iterator_method(
     rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     _iterator(rec, function.__self__)
-    return function(*args, **kwargs)
+    return rec.once(function, args, kwargs)
 
 
 def advance(rec: Recorder, iterator: Any, *default: Any) -> Any:
@@ -235,10 +240,9 @@ def advance(rec: Recorder, iterator: Any, *default: Any) -> Any:
     method = python_method(rec, iterator, "__next__")
     if method is not None:
         try:
-            return rec.call(method, (iterator,), {}) if rec.active else method(iterator)
+            return rec.call(method, (iterator,), {})
         except StopIteration:
             if default:
                 return default[0]
             raise
-    with used_once(rec, iterator):
-        return next(_iterator(rec, iterator), *default)
+    return rec.once(next, (_iterator(rec, iterator), *default))

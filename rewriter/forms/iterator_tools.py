@@ -17,8 +17,8 @@ def over_all(function: Any, over: Any = iteration.over) -> Tool:
     """Goes through all its positional arguments."""
 
     def run(rec: Recorder, *iterables: Any, **kwargs: Any) -> Any:
-        with iteration.used_once(rec, *iterables):
-            return function(*(over(rec, part) for part in iterables), **settle_in(kwargs))
+        parts = tuple(over(rec, part) for part in iterables)
+        return rec.once(function, parts, settle_in(kwargs))
 
     return run
 
@@ -27,7 +27,7 @@ def over_first(function: Any, over: Any = iteration.over) -> Tool:
     """Goes through the first argument; numbers follow."""
 
     def run(rec: Recorder, iterable: Any, *args: Any, **kwargs: Any) -> Any:
-        return function(over(rec, iterable), *settle_in(args), **settle_in(kwargs))
+        return rec.once(function, (over(rec, iterable), *settle_in(args)), settle_in(kwargs))
 
     return run
 
@@ -36,10 +36,9 @@ def set_of(kind: Any) -> Tool:
     """Asks what it is given for its hash, and whether it is equal."""
 
     def run(rec: Recorder, *iterables: Any) -> Any:
-        with iteration.used_once(rec, *iterables):
-            values = [list(iteration.over(rec, each)) for each in iterables]
+        values = [rec.once(list, (iteration.over(rec, each),)) for each in iterables]
         c_calls.check(rec, ("__hash__", "__eq__"), *values)
-        return kind(*values)
+        return rec.once(kind, values)
 
     return run
 
@@ -69,11 +68,12 @@ def _search(function: Any) -> Tool:
     def run(
         rec: Recorder, sequence: Any, value: Any, *args: Any, key: Any = None, **kwargs: Any
     ) -> Any:
-        values, value = settle_in([list(iteration.over_whole(rec, sequence)), value])
+        listed = rec.once(list, (iteration.over_whole(rec, sequence),))
+        values, value = settle_in([listed, value])
         if key is None:
             c_calls.check(rec, ("__lt__", "__gt__"), values, value)
         more = {**settle_in(kwargs), "key": _callback(rec, key)}
-        return function(values, value, *settle_in(args), **more)
+        return rec.once(function, (values, value, *settle_in(args)), more)
 
     return run
 

@@ -1,8 +1,8 @@
 """Finding what Python would run: special methods written in Python, class attributes, without
 running anything."""
 
+import dataclasses
 import functools
-import os
 import types
 from typing import Any
 
@@ -22,6 +22,7 @@ from ...runtime.guard import (
     Path,
     TypeIs,
 )
+from ..live_source import TORCHS_COMPILER, runs_torchs_compiler
 
 MISSING: Any = object()
 PLAIN_TYPES = frozenset(
@@ -53,24 +54,25 @@ PLAIN_TYPES = frozenset(
 )
 
 
-_TORCHS_COMPILER = os.path.join("torch", "_dynamo", "eval_frame.py")
 _HOOKS = ("forward", "forward_pre", "backward", "backward_pre")
 
 
 def keeps_eager(function: Any) -> str:
     """The attribute under which what `compile` made, ours or `torch.compile`, keeps the function or
-    module that it was given; "" for others. (`functools.wraps` copies such attributes.)"""
+    module that it was given; "" for others, and where torch's compiler alone can take it.
+    (`functools.wraps` copies such attributes.)"""
     if not isinstance(function, types.FunctionType | torch.nn.Module):
         return ""
-    if hasattr(function, "_dynfix_original"):
+    if "_dynfix_original" in own_attributes(function):
         return "_dynfix_original"
     if isinstance(function, torch.nn.Module):
         wrapper = type(function).__module__ == "torch._dynamo.eval_frame"
         hooked = any(vars(function).get(f"_{name}_hooks") for name in _HOOKS)
         return "_orig_mod" if wrapper and not hooked else ""
     own, kept = vars(function), "_torchdynamo_orig_callable"
-    made = kept in own and function.__code__.co_filename.endswith(_TORCHS_COMPILER)
-    return kept if made and not own.get("_torchdynamo_disable") else ""
+    made = kept in own and function.__code__.co_filename.endswith(TORCHS_COMPILER)
+    made = made and not (own.get("_torchdynamo_disable") or runs_torchs_compiler(own[kept]))
+    return kept if made else ""
 
 
 def on_class(cls: type, name: str) -> Any:
@@ -89,9 +91,55 @@ def own_attributes(obj: Any) -> dict[str, Any]:
         return {}
 
 
+@dataclasses.dataclass(frozen=True)
+class SpecialMethod:
+    """What a class has under the name of a special method, where that is no function: a descriptor
+    that Python binds to the object, or a callable. Called with the object, as a function would
+    be."""
+
+    descriptor: Any
+
+    def __call__(self, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return self.bound(obj)(*args, **kwargs)
+
+    def bound(self, obj: Any) -> Any:
+        """What Python calls."""
+        getter = on_class(type(self.descriptor), "__get__")
+        return self.descriptor if getter is MISSING else getter(self.descriptor, obj, type(obj))
+
+
+_BINDING = (
+    staticmethod,
+    classmethod,
+    property,
+    functools.partial,
+    functools.partialmethod,
+    functools.singledispatchmethod,
+    functools._lru_cache_wrapper,
+    types.MethodType,
+)
+
+
+def special_method(found: Any) -> Any:
+    """A function in Python that a class has under the name of a special method, or a SpecialMethod;
+    None for what C has, and torch."""
+    if isinstance(found, types.FunctionType):
+        return None if is_torch_internal(found) else found
+    if isinstance(found, _BINDING):
+        inner = getattr(found, "__func__", found)
+        return None if isinstance(inner, _IN_C) else SpecialMethod(found)
+    asked = (on_class(type(found), name) for name in ("__get__", "__call__"))
+    in_python = any(isinstance(each, types.FunctionType) for each in asked)
+    return SpecialMethod(found) if in_python and found is not MISSING else None
+
+
+_IN_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, type)
+
+
 def python_method(rec: Any, obj: Any, name: str) -> Any:
-    """The Python function behind a special method of `obj`, or None if there is none or it is
-    written in C. With a recorder, what the class of an object from outside has there is guarded."""
+    """The Python function (or SpecialMethod) behind a special method of `obj`, or None if there is
+    none or it is written in C. With a recorder, what the class of an object from outside has there
+    is guarded."""
     if type(obj) in PLAIN_TYPES:
         return None
     found = on_class(type(obj), name)
@@ -100,11 +148,18 @@ def python_method(rec: Any, obj: Any, name: str) -> Any:
         if rec is None or type(obj).__module__.partition(".")[0] in ("torch", "builtins")
         else rec.known.path_of(obj)
     )
+    method = special_method(found)
     if path is not None and not isinstance(path, Obj):
         rec.known.guard(path, ClassAttr(name, ABSENT if found is MISSING else found))
-    elif rec is not None and isinstance(found, types.FunctionType):
+    elif rec is not None and (method is not None or isinstance(found, types.FunctionType)):
         guard_classes(rec, type(obj), name)
-    return found if isinstance(found, types.FunctionType) and not is_torch_internal(found) else None
+    return method
+
+
+def python_getter(found: Any) -> Any:
+    """The `__get__` of a descriptor, if it is Python of the user's."""
+    getter = on_class(type(found), "__get__")
+    return getter if isinstance(getter, types.FunctionType) and not is_stable(getter) else None
 
 
 def guard_classes(rec: Any, cls: type, name: str) -> Path | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..capture.current import family, recorder
-from ..capture.nested import plain_where_they_are
+from ..capture.nested import plain_where_they_are, settle_in
 from . import (
     attribute_ops,
     binaries,
@@ -89,8 +89,8 @@ def _unrecorded(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     seen = frame_reads.rewritten(fn, Forms)
     if seen is not None:
         return seen(*args, **kwargs)
-    opened = family()
-    if opened is None and not open_calls.is_choice(fn):
+    fn, opened = open_calls.as_given_to_torchs_compiler(fn), family()
+    if opened is None and not (open_calls.is_choice(fn) or open_calls.takes_written_code(fn)):
         return fn(*args, **kwargs)
     return open_calls.call(opened, fn, args, kwargs)
 
@@ -138,11 +138,15 @@ class Forms:
 
     def set_glob(self, name: str, value: Any) -> Any:
         rec = recorder()
-        return value if rec is None else name_ops.store_global(rec, self.fn, name, value)
+        if rec is not None:
+            rec.safely(lambda: name_ops.store_global(rec, self.fn, name, value), lambda: None)
+        return value
 
     def set_free(self, name: str, value: Any) -> Any:
         rec = recorder()
-        return value if rec is None else name_ops.store_free(rec, self.fn, name, value)
+        if rec is not None:
+            rec.safely(lambda: name_ops.store_free(rec, self.fn, name, value), lambda: None)
+        return value
 
     # -- attributes and items
 
@@ -168,7 +172,10 @@ class Forms:
 
     def del_attr(self, obj: Any, name: str) -> None:
         rec = recorder()
-        delattr(obj, name) if rec is None else attribute_ops.delete(rec, obj, name)
+        if rec is None:
+            delattr(obj, name)
+        else:
+            rec.safely(lambda: attribute_ops.delete(rec, obj, name), lambda: delattr(obj, name))
 
     def target(self, store: Callable[..., None], *where: Any) -> "Target":
         """`target(set_attr, obj, "x").value = v` is `store(obj, "x", v)`, at the moment when Python
@@ -190,7 +197,7 @@ class Forms:
         """A key of a dict display, or a member of a set's."""
         rec = recorder()
         if rec is not None:
-            items.check_key(rec, key)
+            rec.safely(lambda: items.check_key(rec, key), lambda: None)
         return key
 
     def set_item(self, obj: Any, key: Any, value: Any) -> None:
@@ -208,7 +215,7 @@ class Forms:
         if rec is None:
             del obj[key]
         else:
-            items.delete(rec, obj, key)
+            rec.safely(lambda: items.delete(rec, obj, key), lambda: items.delete_item(obj, key))
 
     def aug_item(self, obj: Any, key: Any, op: str, value: Any) -> None:
         self.set_item(obj, key, self.inplace(op, self.item(obj, key), value))
@@ -239,7 +246,13 @@ class Forms:
 
     def inplace(self, op: str, a: Any, b: Any) -> Any:
         rec = recorder()
-        return _INPLACE[op](a, b) if rec is None else binaries.inplace(rec, op, _INPLACE[op], a, b)
+        return (
+            _INPLACE[op](a, b)
+            if rec is None
+            else rec.safely(
+                lambda: binaries.inplace(rec, op, _INPLACE[op], a, b), lambda: _INPLACE[op](a, b)
+            )
+        )
 
     def unary(self, op: str, a: Any) -> Any:
         rec = recorder()
@@ -323,6 +336,8 @@ class Forms:
 
     def decorator(self, fn: Any) -> Any:
         """What decorates a function or class of the text: the user's own is called as any other."""
+        if recorder() is None and open_calls.takes_written_code(fn):
+            return lambda made: open_calls.with_written_code(fn, (made,), {})
         if recorder() is None or not callable_objects.runs_users_code(fn):
             return fn
         return lambda made: self.call(fn, made)
@@ -400,10 +415,15 @@ class Forms:
             )
         return texts.traced_join(
             tuple(
-                piece if isinstance(piece, str) else texts.traced_format(rec, *piece)
-                for piece in pieces
+                piece if isinstance(piece, str) else _traced_format(rec, piece) for piece in pieces
             )
         )
+
+
+def _traced_format(rec: Any, piece: tuple[Any, str | None, Any]) -> Any:
+    return rec.safely(
+        lambda: texts.traced_format(rec, *piece), lambda: texts.formatted(*settle_in(piece))
+    )
 
 
 def _is_exception_class(value: Any) -> bool:

@@ -42,7 +42,7 @@ def is_fork(function: Any) -> bool:
 def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     args = settle_in((*args, *kwargs.values()))
     if not rec.active:
-        return function(*args)
+        return rec.once(function, args)
     rec.before_change()
     rec.breaks(catalogue.UNSUPPORTED, f"torch.{_inner(function).__name__}")
     with rec.paused():
@@ -50,8 +50,8 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
             rec.cut(eager=True)
             given = as_nodes(rec, args)
         except Stopped:
-            return function(*plain_in(args))
-        result = function(*args)
+            return rec.once(function, plain_in(args))
+        result = rec.once(function, args)
         act, origin = _ACTS[_inner(function)], rec.origin_text()
         node = rec.segment.call("call_function", act, given, {}, origin)
         rec.segment.random = True

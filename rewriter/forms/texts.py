@@ -40,7 +40,7 @@ def traced_format(rec: Recorder, value: Any, conversion: str | None, spec: Any) 
     if not _is_traced(value) and not _is_traced(spec):
         c_calls.check(rec, ("__str__", "__repr__", "__format__"), value)
         items.guard_arguments(rec, (value,), {})
-        return formatted(settle_in(value), conversion, spec)
+        return rec.once(formatted, (settle_in(value), conversion, spec))
     recipe = Apply(formatted, (text_recipe(rec, value), Const(conversion), text_recipe(rec, spec)))
     with rec.paused():
         text = formatted(scalars.plain(value), conversion, scalars.plain(spec))
@@ -156,4 +156,4 @@ def show(
     keywords = {name: text_recipe(rec, value) for name, value in kwargs.items()}
     rec.effects.append(Effect(function, arguments, keywords))
     with rec.paused():
-        return function(*plain_in(args), **plain_in(kwargs))
+        return rec.once(function, plain_in(args), plain_in(kwargs))

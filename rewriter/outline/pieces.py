@@ -98,6 +98,8 @@ def opened(
     as it is."""
     if not isinstance(fn, types.FunctionType) or fn.__code__.co_flags & _NOT_PLAIN:
         return None
+    if live_source.runs_torchs_compiler(fn):
+        return None
     try:
         whole = fn if depth >= DEEPEST else _driver(fn, place, family, depth + 1)
         driver: Any = emit.rewrite(whole, Forms)

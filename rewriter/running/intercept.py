@@ -31,6 +31,7 @@ from ...runtime.options import list_mode_options
 from ...runtime.signals import reach_the_user
 from ...runtime.watching import Watch
 from ..capture import current
+from ..live_source import is_made_by_torch, runs_torchs_compiler
 from ..tracebacks import without_own_frames
 from .dozing import Doze
 from .session import Session
@@ -345,13 +346,15 @@ def _somebody_elses(torch: Any) -> Callable[[], bool]:
 def torch_compile(
     original: Callable[..., Any], session: Session, calls: ModuleCalls
 ) -> Callable[..., Any]:
-    """`torch.compile` as the script sees it. Backends that only torch knows are left to torch."""
+    """`torch.compile` as the script sees it. Backends that only torch knows are left to torch, and
+    functions that only its compiler takes (flex_attention)."""
 
     @functools.wraps(original)
     def compile(model: Any = None, **arguments: Any) -> Any:
         if model is None:
             return functools.partial(compile, **arguments)
-        if not _is_known(arguments.get("backend")):
+        torchs = runs_torchs_compiler(model) or is_made_by_torch(model)
+        if torchs or not _is_known(arguments.get("backend")):
             if session.background is not None:
                 session.background.give_up()  # Dynamo takes another thread's tracing for its own
             return original(model, **arguments)

@@ -305,3 +305,34 @@ def test_what_was_compiled_is_let_go():
     kept = run()
     gc.collect(), gc.collect()
     assert [reference() for reference in kept] == [None, None]
+
+
+class Shadowed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.weight = torch.nn.Linear(3, 3), torch.nn.Parameter(torch.ones(3))
+        self.register_buffer("shift", torch.ones(3))
+
+    def forward(self, x):
+        return self.layer(x) * self.weight + self.shift
+
+
+def test_attributes_of_a_module_that_come_before_its_tables():
+    """`object.__setattr__` and `__dict__` put a name before a submodule, a parameter or a
+    buffer."""
+    others = {
+        "layer": torch.nn.Linear(3, 3),
+        "weight": torch.nn.Parameter(torch.full((3,), 2.0)),
+        "shift": torch.full((3,), 3.0),
+    }
+    for name, other in others.items():
+        module = Shadowed()
+        compiled = dynfix.compile(module, backend="eager")
+        for _ in range(2):
+            assert torch.equal(compiled(X), module(X))
+            object.__setattr__(module, name, other)
+            assert torch.equal(compiled(X), module(X))
+            assert torch.equal(compiled(X), module(X))
+            del module.__dict__[name]
+        assert torch.equal(compiled(X), module(X))

@@ -6,10 +6,12 @@ import collections
 import heapq
 import itertools
 import operator
+import os
 import re
 import statistics
 import types
 
+import dynfix
 import pytest
 import torch
 from helpers import Case, X, Y, one_graph, same, tensor, watching
@@ -246,3 +248,38 @@ def test_what_c_code_asks_of_the_users_objects_is_seen(ask):
         return bound
 
     same(make, (X,), (Y,), now(3), (X,), (Y,), now(4), (X,), now(5), (X,), now(1), (Y,))
+
+
+class Plugin:
+    pass
+
+
+class First(Plugin):
+    pass
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * len(os.path.join("a", "b.bin")) + len(os.path.splitext("a.b")),
+        lambda x: x + len(list[int]([1, 2])) + dict[str, int](a=1)["a"],
+        lambda x: collections.defaultdict[str, list](list)["a"] == [] and x + 1,
+        lambda x: collections.deque[int]([1, 2], maxlen=1)[0] * x,
+        lambda x: x * len(Plugin.__subclasses__()),
+    ],
+    ids=["frozen", "containers", "defaultdict", "deque", "subclasses"],
+)
+def test_one_graph_of_what_only_computes(function):
+    compiled = dynfix.compile(function, backend="eager", fullgraph=True)
+    for x in (X, Y, X):
+        assert torch.equal(compiled(x), function(x))
+
+
+def test_subclasses_are_asked_at_every_call():
+    def count(x):
+        return x * len(Plugin.__subclasses__())
+
+    def added(function):
+        added.made = type("Second", (Plugin,), {})
+
+    same(lambda: count, (X,), (Y,), added, (X,), (Y,))

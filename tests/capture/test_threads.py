@@ -183,6 +183,19 @@ def test_recompile_limit_of_ways_through_a_call():
             fn(X)
 
 
+def test_recompile_limit_names_the_int_that_changed():
+    def step(h, cache, position):
+        cache[:, position] = h
+        return cache[:, : position + 1].sum(1), position + 1
+
+    fn = dynfix.compile(step, backend="eager")
+    cache, position = torch.zeros(2, 40, 4), 0
+    line = step.__code__.co_firstlineno
+    with pytest.warns(dynfix.DynfixWarning, match=rf"args\[2\] was 7, is 8 \(.*:{line}\)"):
+        for _ in range(16):
+            _, position = fn(torch.randn(2, 4), cache, position)
+
+
 def test_recompile_limit_fullgraph():
     fn = dynfix.compile(lambda x, k: x * len(k), backend="eager", fullgraph=True)
     with pytest.raises(Exception, match="recompile_limit"):

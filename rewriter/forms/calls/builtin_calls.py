@@ -20,6 +20,7 @@ from ...capture.deep_calls import recursion_limit
 from ...capture.guarded_kinds import is_constant
 from ...capture.nested import settle_in
 from ...capture.numbers import scalars
+from ...capture.recording import may_be_made
 from ...capture.trace import Recorder
 from .. import (
     attribute_ops,
@@ -66,7 +67,7 @@ def _isinstance(rec: Recorder, obj: Any, classes: Any) -> bool:
     guard_bases(rec, type(obj))
     for name in _asked_for(classes):
         attribute_ops.exists(rec, obj, name)
-    found = isinstance(obj, classes)
+    found = rec.once(isinstance, (obj, classes))
     if issubclass(type(obj), classes) == found:
         _guard_registered(rec, type(obj), classes)
     return found
@@ -79,7 +80,7 @@ def _issubclass(rec: Recorder, cls: type, classes: Any) -> bool:
     if isinstance(cls, type):
         guard_bases(rec, cls)
         _guard_registered(rec, cls, classes)
-    return issubclass(cls, classes)
+    return rec.once(issubclass, (cls, classes))
 
 
 def _checks(rec: Recorder, classes: Any, name: str) -> bool:
@@ -149,7 +150,7 @@ def _len(rec: Recorder, obj: Any) -> int:
             return answer
         return c_calls.given(rec, len, obj, "__len__", answer)  # type: ignore[no-any-return]
     items.guard_structure(rec, obj)
-    return len(obj)
+    return rec.once(len, (obj,))
 
 
 def _number(cls: Any) -> Callable[..., Any]:
@@ -202,7 +203,7 @@ def _text(ask: Callable[..., str]) -> Callable[..., str]:
                 kept = type(made) in scalars.TRACED and isinstance(made, str)
                 return made if kept else c_calls.given(rec, ask, args[0], name, made)  # type: ignore[no-any-return]
             c_calls.check(rec, ("__repr__",), args[0])
-        return ask(*args, **kwargs)
+        return rec.once(ask, args, kwargs)
 
     return run
 
@@ -213,13 +214,13 @@ def _rounded(rec: Recorder, number: Any, ndigits: Any = None) -> Any:
     method = python_method(rec, number, "__round__")
     if method is not None:
         return rec.call(method, (number, ndigits), {})
-    return round(number, scalars.settle(ndigits))
+    return rec.once(round, (number, scalars.settle(ndigits)))
 
 
 def _iter(rec: Recorder, obj: Any, *sentinel: Any) -> Any:
     if sentinel:
         return rec.call(until, (obj, *sentinel), {})
-    return iter(iteration.over(rec, obj))
+    return rec.once(iter, (iteration.over(rec, obj),))
 
 
 def _reversed(rec: Recorder, value: Any) -> Any:
@@ -230,31 +231,32 @@ def _reversed(rec: Recorder, value: Any) -> Any:
         return rec.call(method, (value,), {})
     if python_method(rec, value, "__getitem__") is not None:
         size = _len(rec, value)
-        return map(functools.partial(items.load, rec, value), range(size - 1, -1, -1))
+        return map(functools.partial(_at, rec, value), range(size - 1, -1, -1))
     items.guard_structure(rec, value)
-    return reversed(value)
+    return rec.once(reversed, (value,))
+
+
+def _at(rec: Recorder, sequence: Any, index: int) -> Any:
+    return rec.safely(lambda: items.load(rec, sequence, index), lambda: sequence[index])
 
 
 def _dict(rec: Recorder, /, *args: Any, **kwargs: Any) -> dict[Any, Any]:
     mapped = [isinstance(arg, dict) or hasattr(type(arg), "keys") for arg in args]
-    with iteration.used_once(rec, *args):
-        taken = [
-            iteration.pairs(rec, arg)
-            if is_mapping
-            else [tuple(iteration.over(rec, pair)) for pair in iteration.over(rec, arg)]
-            for arg, is_mapping in zip(args, mapped, strict=True)
-        ]
-    return dict(*taken, **kwargs)
+    taken = [
+        iteration.pairs(rec, arg)
+        if is_mapping
+        else [tuple(iteration.stepwise(rec, pair)) for pair in iteration.stepwise(rec, arg)]
+        for arg, is_mapping in zip(args, mapped, strict=True)
+    ]
+    return rec.once(dict, taken, kwargs)
 
 
 def _any(rec: Recorder, iterable: Any) -> bool:
-    with iteration.used_once(rec, iterable):
-        return any(branches.truth(rec, value) for value in iteration.over(rec, iterable))
+    return any(branches.truth(rec, value) for value in iteration.stepwise(rec, iterable))
 
 
 def _all(rec: Recorder, iterable: Any) -> bool:
-    with iteration.used_once(rec, iterable):
-        return all(branches.truth(rec, value) for value in iteration.over(rec, iterable))
+    return all(branches.truth(rec, value) for value in iteration.stepwise(rec, iterable))
 
 
 def _with_callback(function: Any) -> Callable[..., Any]:
@@ -262,22 +264,19 @@ def _with_callback(function: Any) -> Callable[..., Any]:
 
     def run(rec: Recorder, callback: Any, *iterables: Any) -> Any:
         wrapped = None if callback is None else rec.rewriter.callback(rec, callback)
-        return function(wrapped, *(iteration.over(rec, part) for part in iterables))
+        return rec.once(function, (wrapped, *(iteration.over(rec, part) for part in iterables)))
 
     return run
 
 
 def _reduce(rec: Recorder, callback: Any, iterable: Any, *initial: Any) -> Any:
-    with iteration.used_once(rec, iterable):
-        return functools.reduce(
-            rec.rewriter.callback(rec, callback), iteration.over(rec, iterable), *initial
-        )
+    values = iteration.over(rec, iterable)
+    return rec.once(functools.reduce, (rec.rewriter.callback(rec, callback), values, *initial))
 
 
 def _sum(rec: Recorder, iterable: Any, start: Any = 0) -> Any:
     """Added as Python code would: C's own loop over floats reads the digits of traced numbers."""
-    with iteration.used_once(rec, iterable):
-        values = list(iteration.over(rec, iterable))
+    values = rec.once(list, (iteration.over(rec, iterable),))
     if all(map(is_constant, (start, *values))):
         return sum(values, start)
     total = start
@@ -287,13 +286,12 @@ def _sum(rec: Recorder, iterable: Any, start: Any = 0) -> Any:
 
 
 def _sorted(rec: Recorder, iterable: Any, *, key: Any = None, reverse: Any = False) -> list[Any]:
-    with iteration.used_once(rec, iterable):
-        values = list(iteration.over_whole(rec, iterable))
+    values = rec.once(list, (iteration.over_whole(rec, iterable),))
     keys = settle_in(
         [rec.call(key, (value,), {}) for value in values] if key is not None else values
     )
     c_calls.check(rec, ("__lt__",), keys)
-    order = sorted(range(len(values)), key=keys.__getitem__, reverse=reverse)
+    order = rec.once(sorted, (range(len(values)),), {"key": keys.__getitem__, "reverse": reverse})
     return [values[index] for index in order]
 
 
@@ -308,8 +306,7 @@ def _extreme(op: str, function: Any) -> Callable[..., Any]:
             return functools.reduce(lambda a, b: scalars.apply(function, a, b), several)
         if len(args) != 1:
             return best_of(rec, iter(args), key, default)
-        with iteration.used_once(rec, *args):
-            return best_of(rec, iter(iteration.over(rec, args[0])), key, default)
+        return best_of(rec, iteration.stepwise(rec, args[0]), key, default)
 
     def best_of(rec: Recorder, values: Iterator[Any], key: Any, default: Any) -> Any:
         measure = (
@@ -357,7 +354,7 @@ def _id(rec: Recorder, obj: Any) -> int:
 def _hash(rec: Recorder, obj: Any) -> int:
     method = python_method(rec, obj, "__hash__")
     if method is None:
-        return hash(obj)
+        return rec.once(hash, (obj,))
     answer = rec.call(method, (obj,), {})
     return c_calls.given(rec, hash, obj, "__hash__", answer)  # type: ignore[no-any-return]
 
@@ -374,22 +371,42 @@ def _vars(rec: Recorder, *args: Any) -> Any:
     return vars(*args)
 
 
+def asks_subclasses(function: Any) -> bool:
+    """Whether it is `cls.__subclasses__`."""
+    if type(function) is not types.BuiltinMethodType or function.__name__ != "__subclasses__":
+        return False
+    return isinstance(function.__self__, type)
+
+
+def subclasses(
+    rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[type]:
+    """Asked again, and compared, at every later call."""
+    found = rec.once(function, args, kwargs)
+    if any(map(functools.partial(may_be_made, rec), found)):
+        rec.stop(catalogue.UNSUPPORTED, "subclasses that the call makes")
+        return found  # type: ignore[no-any-return]
+    rec.outcomes.append((0, Apply(function, ()), list(found)))
+    return found  # type: ignore[no-any-return]
+
+
 def _from_keys(cls: Any) -> Callable[..., Any]:
     def run(rec: Recorder, iterable: Any, /, *value: Any, **named: Any) -> Any:
-        return cls.fromkeys(settle_in(list(iteration.over(rec, iterable))), *value, **named)
+        keys = settle_in(rec.once(list, (iteration.over(rec, iterable),)))
+        return rec.once(cls.fromkeys, (keys, *value), named)
 
     return run
 
 
 def _count_elements(rec: Recorder, mapping: Any, iterable: Any) -> None:
     """What `Counter.update` has C code do."""
-    for element in iteration.over(rec, iterable):
+    for element in iteration.stepwise(rec, iterable):
         items.store(rec, mapping, element, rec.call(mapping.get, (element, 0), {}) + 1)
 
 
 def _new_tuple(rec: Recorder, cls: Any, *iterable: Any) -> Any:
     """`tuple.__new__`, by which named tuples are made."""
-    return tuple.__new__(cls, *(tuple(iteration.over(rec, part)) for part in iterable))
+    return tuple.__new__(cls, *(rec.once(tuple, (iteration.over(rec, p),)) for p in iterable))
 
 
 def _new_value(new: Callable[..., Any]) -> Callable[..., Any]:

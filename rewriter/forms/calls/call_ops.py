@@ -31,13 +31,17 @@ from .. import (
 )
 from ..lookup import (
     PLAIN_TYPES,
+    SpecialMethod,
     is_module_call,
     is_stable,
     is_torch_internal,
     keeps_eager,
     module_name,
+    on_class,
     owner_of,
+    python_getter,
     python_method,
+    special_method,
 )
 from ..texts import is_format, show, traced_text_format
 from . import (
@@ -57,6 +61,7 @@ from . import (
     making,
     modules,
     number_calls,
+    open_calls,
     optimizers,
     process_calls,
     script_functions,
@@ -88,13 +93,13 @@ _OWN = __name__.partition(".")[0]
 def call(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """`function(*args, **kwargs)`. Every kind of callable has one handler; the first that takes it
     decides."""
-    if not rec.active:
-        return function(*args, **kwargs)
+    if not (rec.active or rec.repeats_steps()):
+        return rec.once(function, args, kwargs)
     for takes, handle in HANDLERS:
         if takes(function):
             return handle(rec, function, args, kwargs)
     rec.stop(catalogue.OPAQUE_CALL, _describe(function))
-    return function(*plain_in(args), **plain_in(kwargs))
+    return rec.once(function, plain_in(args), plain_in(kwargs))
 
 
 def _describe(function: Any) -> str:
@@ -116,7 +121,7 @@ def _is_hashable_in(function: Any, table: Any) -> bool:
 
 def _python(rec: Recorder, function: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:
     if rec.rewriter.made_in_call(rec, function):
-        return function(*args, **kwargs)
+        return rec.once(function, args, kwargs)
     if owner := making.initialised_class(function, args):
         return making.initialise(rec, owner, function, args, kwargs)
     function = STAND_INS.get(function) or dataclass_methods.written_out(function, args) or function
@@ -173,7 +178,9 @@ def _place(rec: Recorder, function: types.FunctionType) -> None:
 def _unseen(rec: Recorder, function: Any, args: Args, kwargs: Kwargs, why: str) -> Any:
     """Python code that cannot be rewritten would read and write unseen."""
     rec.stop(catalogue.NOT_REWRITABLE, f"{_describe(function)}: {why}")
-    return function(*plain_in(args), **plain_in(kwargs))
+    if open_calls.takes_written_code(function):
+        return open_calls.with_written_code(function, plain_in(args), plain_in(kwargs))
+    return rec.once(function, plain_in(args), plain_in(kwargs))
 
 
 def _method(rec: Recorder, function: types.MethodType, args: Args, kwargs: Kwargs) -> Any:
@@ -188,12 +195,40 @@ def _host(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     if isinstance(function, types.MethodType):
         return _method(rec, function, args, kwargs)
     rec.stop(catalogue.OPAQUE_CALL, _describe(function))
-    return function(*args, **kwargs)
+    return rec.once(function, args, kwargs)
 
 
 def _callable_object(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     rec.known.touch(function)
     return call(rec, python_method(rec, function, "__call__"), (function, *args), kwargs)
+
+
+def _special(rec: Recorder, function: SpecialMethod, args: Args, kwargs: Kwargs) -> Any:
+    """A special method that is no function: bound as Python does, by code of the user's perhaps,
+    then called."""
+    found, obj = function.descriptor, args[0]
+    getter = python_getter(found)
+    if getter is not None:
+        bound = rec.call(getter, (found, obj, type(obj)), {})
+    elif isinstance(found, property) and found.fget is not None:
+        bound = rec.call(found.fget, (obj,), {})
+    else:
+        bound = function.bound(obj)
+    return call(rec, bound, args[1:], kwargs)
+
+
+def _answers_itself(function: Any) -> bool:
+    """Whether asking a callable what it is may run code of the user's: nobody but its class is
+    asked."""
+    cls = type(function)
+    if cls in PLAIN_TYPES or issubclass(cls, torch.nn.Module | type):
+        return False
+    if special_method(on_class(cls, "__call__")) is None:
+        return False
+    return any(c_calls.runs_python(cls, name) for name in _QUESTIONS)
+
+
+_QUESTIONS = ("__getattr__", "__getattribute__", "__eq__", "__hash__")
 
 
 def _compiled(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -255,13 +290,13 @@ def _is_tensor(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """Asks for no value: a traced number stays one."""
     for each in (*args, *kwargs.values()):
         rec.known.touch(each)
-    return function(*args, **kwargs)
+    return rec.once(function, args, kwargs)
 
 
 def _overrides(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     items.guard_arguments(rec, args, kwargs)
     with rec.off_stack():
-        return function(*plain_in(args), **plain_in(kwargs))
+        return rec.once(function, plain_in(args), plain_in(kwargs))
 
 
 def _torch(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -329,7 +364,7 @@ def _deep_copy(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """`copy.deepcopy` reads all that is below its argument; the mode sees tensors copied."""
     c_calls.check(rec, _COPYING, *args)
     items.guard_content(rec, args[0])
-    return function(*args, **kwargs)
+    return rec.once(function, args, kwargs)
 
 
 def _is_pure(function: Any) -> bool:
@@ -352,7 +387,7 @@ _BUILTIN = PLAIN_TYPES - {type, object}
 
 def _of_builtin(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     if not args or not isinstance(args[0], function.__objclass__):
-        return function(*args, **kwargs)  # it raises
+        return rec.once(function, args, kwargs)  # it raises
     return call(rec, function.__get__(args[0]), args[1:], kwargs)
 
 
@@ -387,7 +422,7 @@ def _stops(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     rec.stop(STOPS[_unbound(function)], _describe(function))
     rec.tracker.forget()
     with rec.off_stack():
-        return function(*plain_in(args), **plain_in(kwargs))
+        return rec.once(function, plain_in(args), plain_in(kwargs))
 
 
 def _keeping_keywords(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -396,7 +431,7 @@ def _keeping_keywords(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) 
     rec.stop(catalogue.UNSUPPORTED, f"keyword arguments of {_describe(function)}")
     rec.tracker.forget()
     with rec.off_stack():
-        return function(*plain_in(args), **plain_in(kwargs))
+        return rec.once(function, plain_in(args), plain_in(kwargs))
 
 
 def _unbound(function: Any) -> Any:
@@ -407,7 +442,7 @@ def _unbound(function: Any) -> Any:
 
 def _disabled(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     rec.stop(catalogue.EXPLICIT, f"{_describe(function)} is disabled")
-    return function(*plain_in(args), **plain_in(kwargs))
+    return rec.once(function, plain_in(args), plain_in(kwargs))
 
 
 def _is_disabled(function: Any) -> bool:
@@ -426,7 +461,7 @@ def _as_is(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
 def _constant(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """`assume_constant_result`: called now; its tensors are objects that later calls use again."""
     with rec.paused():
-        result = function(*plain_in(args), **plain_in(kwargs))
+        result = rec.once(function, plain_in(args), plain_in(kwargs))
     for tensor in tensors_in(result):
         rec.known.register(tensor, Obj(tensor, f"{_describe(function)}()"))
     return result
@@ -447,6 +482,8 @@ def _is_compiling(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> b
 
 
 HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwargs], Any]], ...] = (
+    (lambda f: type(f) is SpecialMethod, _special),
+    (_answers_itself, _callable_object),
     (transforms.takes, transforms.call),
     (higher_order.takes, higher_order.call),
     (callbacks.calls_functionally, callbacks.functional_call),
@@ -454,6 +491,7 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (lambda f: isinstance(f, torch.nn.Module), modules.call_module),
     (checkpoints.takes, checkpoints.call),
     (_has_substitute, _substitute),
+    (builtin_calls.asks_subclasses, builtin_calls.subclasses),
     (optimizers.takes, optimizers.call),
     (optimizers.takes_step_count, optimizers.read_step_count),
     (optimizers.takes_numbers, optimizers.call_with_numbers),
@@ -485,6 +523,7 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (host_calls.takes, _host),
     (lambda f: isinstance(f, types.MethodType), _method),
     (lambda f: type(f) is functools.partial, callable_objects.call_partial),
+    (lambda f: type(f) is types.GenericAlias, callable_objects.call_parametrised),
     (backend_flags.takes, backend_flags.call),
     (process_calls.takes, process_calls.call),
     (process_calls.is_collective, process_calls.call_collective),

@@ -1,6 +1,7 @@
 """Calls of objects of the standard library that stand for a function or an object: partials,
 caches, weak references."""
 
+import contextlib
 import functools
 import types
 import weakref
@@ -46,6 +47,15 @@ def call_partial(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> An
     return rec.call(inner, args, {**keywords, **kwargs})
 
 
+def call_parametrised(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`list[int]()`: what the type itself makes, which remembers the parameters if it can."""
+    made = rec.call(function.__origin__, args, kwargs)
+    if type(made).__dictoffset__:
+        with contextlib.suppress(AttributeError, TypeError):
+            rec.call(setattr, (made, "__orig_class__", function), {})
+    return made
+
+
 def call_cached(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """Asked for real, and again at every later call that has done nothing before; another answer
     than the recorded one is another recording's. A tensor of the call's own is in no cache."""
@@ -53,13 +63,13 @@ def call_cached(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any
         return rec.call(function.__wrapped__, args, kwargs)
     if rec.rewriter.made_in_call(rec, function.__wrapped__):
         rec.stop(catalogue.UNSUPPORTED, "a cache made in the call is asked")
-        return function(*plain_in(args), **plain_in(kwargs))
+        return rec.once(function, plain_in(args), plain_in(kwargs))
     if any(isinstance(v, str) for v in args) and "once" in getattr(function, "__name__", ""):
         return show(rec, function, args, kwargs)
     rec.before_change()
     call = None if rec.effects else _call(rec, function, args, kwargs)
     with rec.paused():
-        result = function(*plain_in(args), **plain_in(kwargs))
+        result = rec.once(function, plain_in(args), plain_in(kwargs))
     if call is None:
         settle_in((args, kwargs))
     elif result is not None and is_constant(result):
@@ -109,7 +119,7 @@ def is_weak_reference(function: Any) -> bool:
 
 def call_weak_reference(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """What a weak reference leads to is read, by a path through it."""
-    target = function(*args, **kwargs)
+    target = rec.once(function, args, kwargs)
     reference = function if isinstance(function, weakref.ref) else function.__self__
     path = rec.known.touch(reference)
     if path is not None:

@@ -85,7 +85,7 @@ def functional_call(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) ->
     read of the outside."""
     if not args or not isinstance(args[0], torch.nn.Module):
         rec.stop(catalogue.UNSUPPORTED, "functional_call() whose module is no first argument")
-        return function(*args, **kwargs)
+        return rec.once(function, args, kwargs)
     module, *rest = args
     items.guard_arguments(rec, tuple(rest), kwargs)
     tensors = [tensor for *_, tensor in _held(module) if tensor is not None]
@@ -94,7 +94,7 @@ def functional_call(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) ->
     rec.known.told_apart(*tensors)
     rec.before_change()  # what it holds meanwhile must not be taken for what it held before
     with rec.paused():
-        return function(_stand_in(rec, module, _held(module)), *rest, **kwargs)
+        return rec.once(function, (_stand_in(rec, module, _held(module)), *rest), kwargs)
 
 
 _Held = list[tuple[Any, str, str, Any]]
@@ -116,7 +116,7 @@ def _stand_in(rec: Recorder, module: torch.nn.Module, before: _Held) -> torch.nn
     class StandIn(torch.nn.Module):
         def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
             if not rec.active:
-                return module(*args, **kwargs)
+                return rec.once(module, args, kwargs)
             with rec.resumed(), _swapped(rec, module, before):
                 return rec.call(module, args, kwargs)
 

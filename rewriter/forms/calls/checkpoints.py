@@ -34,10 +34,10 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
         kwargs = {**kwargs, "use_reentrant": False}
     if kwargs.get("use_reentrant") is not False or "context_fn" in kwargs or "debug" in kwargs:
         rec.stop(catalogue.UNSUPPORTED, "checkpoint() of this kind: context_fn, debug, reentrant")
-        return function(*args, **kwargs)
+        return rec.once(function, args, kwargs)
     if rec.marks:
         rec.stop(catalogue.UNSUPPORTED, "a checkpoint() inside another")
-        return function(*args, **kwargs)
+        return rec.once(function, args, kwargs)
     inner, *inputs = args
 
     recording, done = True, _changes(rec)
@@ -51,7 +51,7 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
 
     try:
         with _Region(rec), rec.paused():
-            result = function(watched, *inputs, **kwargs)
+            result = rec.once(function, (watched, *inputs), kwargs)
     except BaseException as error:
         _leave(error.__traceback__)
         raise

@@ -34,7 +34,7 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
         if not kwargs and not _has_history(args):
             return _without_history(rec, cls, args)
         rec.stop(catalogue.OPAQUE_CALL, f"{cls.__qualname__}.apply: {loud}")
-        return function(*plain_in(args), **plain_in(kwargs))
+        return rec.once(function, plain_in(args), plain_in(kwargs))
     _guard_parts(rec, cls)
     reads.guard(rec)
     return as_node(rec, function, args, kwargs)

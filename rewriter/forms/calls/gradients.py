@@ -48,7 +48,7 @@ def call(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
         asked = _Asked.by(function, args, kwargs)
     except TypeError:  # Python says what is wrong with the arguments
         rec.stop(catalogue.UNSUPPORTED, f"{function.__name__}() with other arguments")
-        return function(*plain_in(args), **plain_in(kwargs))
+        return rec.once(function, plain_in(args), plain_in(kwargs))
     return _backward(rec, asked)
 
 

@@ -71,10 +71,8 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
     keywords = {name: scalars.recipe_of(value) for name, value in kwargs.items()}
     recipes = tuple(scalars.recipe_of(value) for value in args)
     with rec.paused():
-        result = function(
-            *map(scalars.plain, args),
-            **{name: scalars.plain(value) for name, value in kwargs.items()},
-        )
+        named = {name: scalars.plain(value) for name, value in kwargs.items()}
+        result = rec.once(function, tuple(map(scalars.plain, args)), named)
     if type(result) not in _NUMBERS:
         rec.stop(
             catalogue.OPAQUE_CALL,

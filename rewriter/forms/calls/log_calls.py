@@ -90,7 +90,7 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
     told = function is warnings.warn or _known(function)
     if kwargs.get("exc_info") or kwargs.get("stack_info") or not told:
         rec.stop(catalogue.UNSUPPORTED, "a log record that shows an exception or a stack")
-        return at_its_line(function, args, kwargs)
+        return rec.once(at_its_line, (function, args, kwargs))
     if getattr(function, "__func__", function) in _ASKS:
         return _asked(rec, function, plain_in(args), plain_in(kwargs))
     if function is warnings.warn:
@@ -140,7 +140,7 @@ def _show(
         Effect(function, (*fixed, *(texts.text_recipe(rec, value) for value in shown)))
     )
     with rec.paused():
-        function(*(part.value for part in fixed), *plain_in(shown))
+        rec.once(function, (*(part.value for part in fixed), *plain_in(shown)))
 
 
 def _emit(

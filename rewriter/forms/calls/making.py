@@ -15,7 +15,14 @@ from ...capture.nested import settle_in
 from ...capture.numbers import scalars
 from ...capture.trace import Recorder
 from .. import attribute_ops, c_calls, items, iteration
-from ..lookup import guard_classes, is_stable, on_class
+from ..lookup import (
+    SpecialMethod,
+    guard_classes,
+    is_stable,
+    on_class,
+    python_method,
+    special_method,
+)
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -24,7 +31,10 @@ Kwargs = dict[str, Any]
 def call_class(rec: Recorder, cls: type, args: Args, kwargs: Kwargs) -> Any:
     """`cls(*args, **kwargs)`, by the metaclass's `__call__` where there is one in Python."""
     if on_class(type(cls), "__call__") is not type.__call__:
-        return rec.call(types.MethodType(on_class(type(cls), "__call__"), cls), args, kwargs)
+        method = python_method(rec, cls, "__call__")
+        if method is not None:
+            return rec.call(method, (cls, *args), kwargs)
+        return rec.by_c(cls, settle_in(args), settle_in(kwargs))
     return construct(rec, cls, args, kwargs)
 
 
@@ -34,19 +44,22 @@ def construct(rec: Recorder, cls: type, args: Args, kwargs: Kwargs) -> Any:
         # nobody else may hold the object, and who lets go of it last is not seen
         rec.stop(catalogue.UNSUPPORTED, f"{cls.__qualname__}.__del__ is called by C code")
     new, init = on_class(cls, "__new__"), on_class(cls, "__init__")
-    for name, found in (("__new__", _function(new)), ("__init__", init)):
-        if isinstance(found, types.FunctionType):
+    method = special_method(init)
+    for name, found in (("__new__", _function(new)), ("__init__", method or init)):
+        if isinstance(found, types.FunctionType | SpecialMethod):
             guard_classes(rec, cls, name)
-    written = isinstance(init, types.FunctionType) and not _is_generated(cls, init)
+    written = isinstance(method, SpecialMethod) or (
+        isinstance(init, types.FunctionType) and not _is_generated(cls, init)
+    )
     if not written and not _is_written(new):
         return _by_c(rec, cls, init, args, kwargs)
     made = _new(rec, cls, new, args, kwargs)
     if isinstance(made, cls) and written:
-        answer = rec.call(init, (made, *args), kwargs)
+        answer = rec.call(method or init, (made, *args), kwargs)
         if answer is not None:
             c_calls.given(rec, type, made, "__init__", answer)
     elif isinstance(made, cls) and init is not object.__init__:
-        init(made, *settle_in(args), **settle_in(kwargs))
+        rec.once(init, (made, *settle_in(args)), settle_in(kwargs))
     return made
 
 
@@ -58,13 +71,20 @@ def _by_c(rec: Recorder, cls: Any, init: Any, args: Args, kwargs: Kwargs) -> Any
     if generated and hasattr(cls, "__dataclass_fields__"):
         return _initialised(rec, cls, init, args, kwargs)
     generated |= isinstance(_function(on_class(cls, "__new__")), types.FunctionType)
+    make = _as_type(cls)
     if generated or issubclass(cls, _KEEPING):
-        return cls(*args, **kwargs)
+        return rec.once(make, args, kwargs)
     if issubclass(cls, _FILLED):
         args = (*(iteration.over(rec, each) for each in args[:1]), *args[1:])
         settled = {name: _settled_number(value) for name, value in kwargs.items()}
-        return rec.by_c(cls, tuple(map(_settled_number, args)), settled)
-    return rec.by_c(cls, settle_in(args), settle_in(kwargs))
+        return rec.by_c(make, tuple(map(_settled_number, args)), settled)
+    return rec.by_c(make, settle_in(args), settle_in(kwargs))
+
+
+def _as_type(cls: Any) -> Any:
+    """What makes an object as `type.__call__` does: a metaclass may do more, and has."""
+    own = on_class(type(cls), "__call__") is type.__call__
+    return cls if own else functools.partial(type.__call__, cls)
 
 
 def _settled_number(value: Any) -> Any:
@@ -98,7 +118,9 @@ def _new(rec: Recorder, cls: type, new: Any, args: Args, kwargs: Kwargs) -> Any:
     if isinstance(function, types.FunctionType):
         return rec.call(function, (cls, *args), kwargs)
     made: Any = cls.__new__
-    return made(cls) if function is object.__new__ else made(cls, *args, **kwargs)
+    if function is object.__new__:
+        return rec.once(made, (cls,))
+    return rec.once(made, (cls, *args), kwargs)
 
 
 def _is_generated(cls: type, init: types.FunctionType) -> bool:
@@ -121,9 +143,8 @@ def _initialised(
     ends = "__post_init__" in init.__code__.co_names and on_class(cls, "__post_init__")
     stores = c_calls.runs_python(cls, "__setattr__") and not owner.__dataclass_params__.frozen
     if not (ends or stores or any(_asks_user(cls, field) for field in fields.values())):
-        return cls(*args, **kwargs)
-    new: Any = cls.__new__
-    made = new(cls)
+        return rec.once(_as_type(cls), args, kwargs)
+    made = rec.once(cls.__new__, (cls,))
     initialise(rec, owner, init, (made, *args), kwargs)
     return made
 
@@ -152,7 +173,7 @@ def initialise(
     try:
         bound = inspect.signature(init).bind(*args, **kwargs)
     except TypeError:
-        return init(*args, **kwargs)  # raises, in Python's words
+        return rec.once(init, args, kwargs)  # type: ignore[no-any-return] # raises, as Python
     bound.apply_defaults()
     given = dict(list(bound.arguments.items())[1:])
     for field in fields.values():

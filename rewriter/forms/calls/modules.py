@@ -24,7 +24,7 @@ _ENTRIES = ("__call__", "_call_impl")  # the first asks for the second
 def call_entry(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     module = args[0]
     if _is_left_alone(rec, module):
-        return function(*args, **kwargs)
+        return rec.once(function, args, kwargs)
     return _protocol(rec, module, args[1:], kwargs)
 
 
@@ -33,7 +33,7 @@ def call_module(
 ) -> Any:
     """`module(*args)`; a class with its own `__call__` runs that, rewritten."""
     if _is_left_alone(rec, module):
-        return module(*args, **kwargs)
+        return rec.once(module, args, kwargs)
     # a GraphModule's own call only words errors
     own = None if isinstance(module, torch.fx.GraphModule) else _own_call(type(module))
     path = rec.known.path_of(module)
@@ -88,11 +88,15 @@ def _protocol(rec: Recorder, module: Any, args: tuple[Any, ...], kwargs: dict[st
 def _called(rec: Recorder, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     hooks = _guard_hooks(rec, module)
     if not hooks:
-        return rec.call(attribute_ops.load(rec, module, "forward"), args, kwargs)
+        return rec.call(_forward(rec, module), args, kwargs)
     if any(module.__dict__[name] or _of_all(name) for name in _BACKWARD):
         rec.stop(catalogue.UNSUPPORTED, f"{type(module).__name__} has backward hooks")
-        return module._call_impl(*args, **kwargs)
+        return rec.once(module._call_impl, args, kwargs)
     return _with_hooks(rec, module, args, kwargs)
+
+
+def _forward(rec: Recorder, module: Any) -> Any:
+    return rec.safely(lambda: attribute_ops.load(rec, module, "forward"), lambda: module.forward)
 
 
 def _guard_hooks(rec: Recorder, module: Any) -> bool:
@@ -139,7 +143,7 @@ def _with_hooks(rec: Recorder, module: Any, args: tuple[Any, ...], kwargs: dict[
                 state.args,
                 state.kwargs,
             )
-        forward = attribute_ops.load(rec, module, "forward")
+        forward = _forward(rec, module)
         state.result = rec.call(forward, state.args, state.kwargs)
         for key, hook in _hooks(rec, module, "_forward_hooks"):
             state.begun.add(key)

@@ -53,9 +53,9 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
     args, kwargs = settle_in(args), settle_in(kwargs)
     if not all(map(_is_known, (*args, *kwargs.values()))):
         rec.stop(catalogue.OPAQUE_CALL, f"numpy.{function.__name__} of an object")
-        return function(*args, **kwargs)
+        return rec.once(function, args, kwargs)
     with rec.paused():
-        result = function(*args, **kwargs)
+        result = rec.once(function, args, kwargs)
     if not _is_known(result):
         rec.stop(catalogue.OPAQUE_CALL, f"numpy.{function.__name__} gave an object")
     return result
@@ -88,7 +88,7 @@ def from_array(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict
     items.guard_arguments(rec, args, kwargs)
     if len(args) != 1 or not constant_values.is_array(args[0]) or kwargs.get("requires_grad"):
         rec.stop(catalogue.OPAQUE_CALL, f"torch.{function.__name__} of an array")
-        return function(*args, **kwargs)
+        return rec.once(function, args, kwargs)
     result = constant_values.as_tensor(rec, function, args[0], **kwargs)
     address = args[0].__array_interface__["data"][0]
     if any(np.may_share_memory(args[0], given) for given, _ in rec.known.arrays):

@@ -13,9 +13,12 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 
 from ....lowering.graphs.control_flow import chosen_in_truth
-from ...live_source import NotRewritable
+from ... import emit
+from ...capture import current
+from ...capture.stops import StoppableMode
+from ...live_source import NotRewritable, runs_torchs_compiler
 from ...module_class import CompiledModule
-from ..lookup import is_internal, is_module_call, is_of_wrapper, module_name
+from ..lookup import is_internal, is_module_call, is_of_wrapper, keeps_eager, module_name
 from . import known_calls
 
 Args = tuple[Any, ...]
@@ -33,6 +36,8 @@ def call(family: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     is. Without a family, a choice alone."""
     kind = type(fn)
     if kind is types.FunctionType:
+        if takes_written_code(fn):
+            return with_written_code(fn, args, kwargs)
         if is_choice(fn):
             inner = _plainly if family is None else functools.partial(_inner, family)
             return chosen_in_truth(inner, fn, *args, **kwargs)
@@ -45,6 +50,29 @@ def call(family: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     elif isinstance(fn, torch.nn.Module):
         return _module(family, fn, args, kwargs)
     return fn(*args, **kwargs)
+
+
+def takes_written_code(fn: Any) -> bool:
+    """Whether torch's compiler traces what `fn` is given."""
+    return fn is torch.compile or runs_torchs_compiler(fn)
+
+
+def with_written_code(fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`fn(*args, **kwargs)`, with the user's own functions for those that were rewritten, and
+    nothing of ours in torch's way."""
+    before = current.open_family(None)
+    try:
+        with StoppableMode.off_stack():
+            return fn(*emit.as_written(args), **emit.as_written(kwargs))
+    finally:
+        current.open_family(before)
+
+
+def as_given_to_torchs_compiler(fn: Any) -> Any:
+    """The function or module that `torch.compile` was given, where `fn` is what it made of that: it
+    is compiled as any other callee."""
+    kept = keeps_eager(fn)
+    return fn if kept in ("", "_dynfix_original") else getattr(fn, kept)
 
 
 def is_choice(fn: Any) -> bool:

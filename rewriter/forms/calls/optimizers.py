@@ -52,7 +52,7 @@ def call_with_numbers(
     items.guard_arguments(rec, args, kwargs)
     numbers = args[3] if len(args) > 3 else kwargs.get("scalars")
     if not isinstance(numbers, list | tuple) or not any(map(_is_tensor, numbers)):
-        return function(*args, **kwargs)
+        return rec.once(function, args, kwargs)
     combined, added = _SCALED[function]
     change = torch._foreach_mul(combined(*args[1:3]), list(numbers))
     return added(args[0], change)

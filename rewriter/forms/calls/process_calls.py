@@ -90,7 +90,7 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
     name = function.__name__ if bound else getattr(function, "__qualname__", function.__name__)
     rec.stop(catalogue.OPAQUE_CALL, f"{function.__module__}.{name}")
     with rec.off_stack():
-        return function(*plain_in(args), **plain_in(kwargs))
+        return rec.once(function, plain_in(args), plain_in(kwargs))
 
 
 def is_collective(function: Any) -> bool:
@@ -107,6 +107,6 @@ def call_collective(
     asked = module._are_we_tracing
     module._are_we_tracing = lambda: True
     try:
-        return function(*plain_in(args), **plain_in(kwargs))
+        return rec.once(function, plain_in(args), plain_in(kwargs))
     finally:
         module._are_we_tracing = asked

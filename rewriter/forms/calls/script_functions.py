@@ -24,7 +24,7 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
     if all(map(_is_quiet, _nodes(function.inlined_graph))):
         return custom_functions.as_node(rec, function, args, kwargs)
     rec.stop(catalogue.OPAQUE_CALL, f"the TorchScript function {function.name}")
-    return function(*plain_in(args), **plain_in(kwargs))
+    return rec.once(function, plain_in(args), plain_in(kwargs))
 
 
 def _nodes(graph: Any) -> list[Any]:

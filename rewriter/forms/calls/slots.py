@@ -64,30 +64,26 @@ def _initialise(
 
 
 def _set(rec: Recorder, obj: Any, name: str, value: Any) -> None:
-    found = on_class(type(obj), name)
-    if isinstance(found, property) and found.fset is not None:
-        rec.call(found.fset, (obj, value), {})
-        return
-    putter = on_class(type(found), "__set__")
-    if isinstance(putter, types.FunctionType):
-        rec.call(putter, (found, obj, value), {})
+    if attribute_ops.by_descriptor(rec, obj, name, on_class(type(obj), name), "__set__", value):
         return
     outside = rec.known.touch(obj) is not None
     if outside:
         rec.before_change(obj)
     rec.known.before_store(obj)
-    object.__setattr__(obj, name, value)
+    rec.once(object.__setattr__, (obj, name, value))
     if outside:
         rec.effects.append(Effect(object.__setattr__, (obj, constant(name), value)))
     rec.known.wrote(obj, name)
 
 
 def _delete(rec: Recorder, obj: Any, name: str) -> None:
+    if attribute_ops.by_descriptor(rec, obj, name, on_class(type(obj), name), "__delete__"):
+        return
     outside = rec.known.touch(obj) is not None
     if outside:
         rec.before_change(obj)
     rec.known.before_store(obj)
-    object.__delattr__(obj, name)
+    rec.once(object.__delattr__, (obj, name))
     if outside:
         rec.effects.append(Effect(object.__delattr__, (obj, constant(name))))
     rec.known.wrote(obj, name)

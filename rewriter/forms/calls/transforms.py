@@ -72,7 +72,7 @@ def _transformed(rec: Recorder, transform: Any, inner: Any, args: Args, kwargs: 
     except Stopped:
         return applied_to(transform, inner)(*args, **kwargs)
     with body.watched() as watched:
-        result = applied_to(transform, watched)(*args, **kwargs)
+        result = rec.once(applied_to(transform, watched), args, kwargs)
     with rec.paused(), contextlib.suppress(Stopped):
         captured = body.close()
         target = Transformed(transform, body.graph_module(), given, body.result)
@@ -233,7 +233,7 @@ def _pulled_back(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> An
     except Stopped:
         return function(*args, **kwargs)
     with rec.paused():
-        result = function(*args, **kwargs)
+        result = rec.once(function, args, kwargs)
         with contextlib.suppress(Stopped):
             source = rec.segment.node(known[1], _NO_TENSOR)
             bind(rec, PulledBack(given), (source, *nodes), result)

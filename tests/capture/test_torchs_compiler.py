@@ -1,0 +1,136 @@
+"""Code that hands its functions to torch's own compiler, which takes them as they are written."""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+
+import dynfix
+import pytest
+import torch
+from torch.nn.attention import flex_attention as flex
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch.compiler.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def causal(b, h, q, k):
+    return q >= k
+
+
+def attend(q, k, v):
+    bias = q.sum(-1).mean() + torch.zeros(q.shape[2])
+
+    def score(s, b, h, i, j):
+        return s + bias[i - j]
+
+    def near(b, h, i, j):
+        return i - j < 5
+
+    size = q.shape[2]
+    mask = flex.create_block_mask(flex.and_masks(causal, near), None, None, size, size, "cpu")
+    return flex.flex_attention(q, k, v, score_mod=score, block_mask=mask).sin()
+
+
+def test_flex_attention_at_changing_lengths():
+    compiled = dynfix.compile(attend, backend="eager")
+    with torch.no_grad():
+        for size in (8, 8, 16, 8, 12):
+            given = [torch.rand(1, 2, size, 8) for _ in range(3)]
+            assert torch.allclose(compiled(*given), attend(*given), atol=1e-5)
+
+
+def test_flex_attention_in_one_graph_names_the_line_of_the_call():
+    given = [torch.rand(1, 2, 8, 8) for _ in range(3)]
+
+    def plain(q, k, v):
+        return flex.flex_attention(q, k, v)
+
+    line = plain.__code__.co_firstlineno + 1
+    with pytest.raises(dynfix.GraphBreakError, match=f"test_torchs_compiler.py:{line}:"):
+        dynfix.compile(plain, fullgraph=True)(*given)
+
+
+def test_flex_attention_is_left_to_torch_where_torch_compile_is_ours():
+    x = torch.rand(1, 2, 8, 8)
+    with torch.no_grad():
+        expected = flex.flex_attention(x, x, x)
+        with dynfix.install(backend="eager"):
+            attend = torch.compile(flex.flex_attention, backend="eager")
+            assert not hasattr(attend, "_dynfix_original")
+            for _ in range(3):
+                assert torch.equal(flex.flex_attention(x, x, x), expected)
+
+
+@torch.compile(backend="eager", fullgraph=True)
+def apply(function, x):
+    return function(x) + 1
+
+
+def given_a_closure(x):
+    factor = 3.0
+    open(os.devnull).close()
+
+    def scaled(y):
+        return y * factor
+
+    return apply(scaled, x)
+
+
+def given_a_closure_with_a_generator(x):
+    open(os.devnull).close()
+
+    def summed(y):
+        return sum(y * i for i in range(3))
+
+    return apply(summed, x)
+
+
+def made_after_a_break(x):
+    open(os.devnull).close()
+    compiled = torch.compile(lambda y: y * 2 + x.sum(), backend="eager", fullgraph=True)
+    return torch.stack([*map(compiled, [x, x + 1])])
+
+
+def decorated_after_a_break(x):
+    open(os.devnull).close()
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def inner(y, times=2):
+        return y.cos() * times
+
+    return inner(x) + inner(x, times=3)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        given_a_closure,
+        given_a_closure_with_a_generator,
+        made_after_a_break,
+        decorated_after_a_break,
+    ],
+)
+def test_what_torch_compile_made_is_called_behind_a_break(function: Callable[..., torch.Tensor]):
+    compiled = dynfix.compile(function, backend="eager")
+    for size in (3, 3, 4, 3):
+        x = torch.rand(size)
+        assert torch.allclose(compiled(x), function(x))
+
+
+def test_a_graph_break_that_the_users_finally_replaces_is_raised_all_the_same():
+    def cleaned_up(x):
+        table = {}
+        try:
+            open(os.devnull).close()
+            table["made"] = x
+        finally:
+            del table["made"]
+        return x
+
+    with pytest.raises(dynfix.GraphBreakError):
+        dynfix.compile(cleaned_up, fullgraph=True)(torch.rand(2))
