@@ -16,6 +16,7 @@ from ..runtime.pacing import imports
 from .autograd import missing_gradients
 from .autograd.missing_gradients import Zero
 from .autograd.plain_calls import Around, plain_call
+from .autograd.unbuilt import built_or_run
 from .collection import uncollected
 from .decompositions.decompose import decompositions
 from .decompositions.pool_offsets import keep_offsets
@@ -105,6 +106,9 @@ def _compiled(
     empties it). `returned`: how many of its outputs leave it first."""
 
     def compiled(graph: GraphModule, zero: Zero | None = None) -> Callable[..., Any]:
+        return built_or_run(graph, partial(build, zero=zero))  # type: ignore[no-any-return]
+
+    def build(graph: GraphModule, zero: Zero | None) -> Callable[..., Any]:
         with building(f"a {kind} could not be built"), time_limit(options.compiler_timeout):
             program = compile_unit(graph, kind, options, returned)
         if kept is not None:

@@ -13,13 +13,12 @@ from typing import Any
 
 import torch
 
-from ...runtime import report
 from ...runtime.errors import BuildError, LoweringError, UnexpectedResult
 from ...runtime.signals import is_of_a_handler
 from ...runtime.stored import entries
 from ...runtime.torch_headers import torch_parts
 from ..graphs import graph_key
-from . import missing_gradients, second_runs, turned_gradients, uncounted_writes
+from . import missing_gradients, second_runs, turned_gradients, unbuilt, uncounted_writes
 from .call_modes import autocasts, cuda_state
 from .eager_history import EagerHistory, absent, savers, targets_of, with_zeros
 from .native_nodes import with_node
@@ -399,17 +398,21 @@ def _usual(
     """AOTAutograd's backward, which empties a list that it is given once it has what was saved.
     `kept`: the gradients as autograd gave them; `absent_here`: what the program takes of them that
     was not given."""
-    cls = ctx._forward_cls
-    if call is not None and cls.dynfix_unbuilt:
-        return second_runs.gradients(ctx, call, kept)
-    if not (cls.dynfix_built and missing_gradients.is_built(cls.compiled_bw, absent_here)):
+    cls, place = ctx._forward_cls, None
+    ready = cls.dynfix_built and missing_gradients.is_built(cls.compiled_bw, absent_here)
+    if call is not None and (cls.dynfix_unbuilt or not ready):
+        fit = call.fit_for(kept, cls)
+        if fit and cls.dynfix_unbuilt:
+            return second_runs.gradients(ctx, call, kept)
+        place = None if fit else _place(call)
+    if not ready:
         kept = list(kept)  # what comes to light now is that the program cannot serve
     count, arguments = len(given), ((given,) if grads[0] is given else given)
     try:
-        if missing_gradients.missing() == absent_here:
+        if missing_gradients.missing() == absent_here and place is None:
             found = cls.dynfix_plain_backward(ctx, *arguments)
         else:
-            with missing_gradients.without(absent_here):
+            with missing_gradients.without(absent_here), unbuilt.without_second_run(place):
                 found = cls.dynfix_plain_backward(ctx, *arguments)
     except Exception as error:
         if call is None or len(kept) < count or is_of_a_handler(error):
@@ -419,6 +422,11 @@ def _usual(
     if not cls.dynfix_built:
         cls.dynfix_built = True
     return found
+
+
+def _place(call: Call) -> str:
+    """The user's line."""
+    return next(filter(None, graph_key.origins_of(call.owner.module)), "")
 
 
 def _in_eager(error: Exception, cls: Any, call: Call, kept: list[Any]) -> int | None:
@@ -432,15 +440,12 @@ def _in_eager(error: Exception, cls: Any, call: Call, kept: list[Any]) -> int | 
     if _WRITTEN in str(error):
         if not call.fit_for(kept, cls):
             raise error
-        return _place_of(str(error))
+        return _written_place(str(error))
     unfit = isinstance(error, (LoweringError, BuildError, UnexpectedResult))
     if program_in(cls.compiled_bw) is not None and not unfit:
         raise error
     cls.dynfix_unbuilt = True
-    place = next(filter(None, graph_key.origins_of(call.owner.module)), "")
-    report.log.debug("a backward could not be built", exc_info=error)
-    reason = str(error) if unfit else f"{type(error).__name__}: {error}"
-    report.warn_once("backward", f"a backward runs in eager: {reason} ({place})", reason + place)
+    unbuilt.tell(error, _place(call))
     return None
 
 
@@ -452,7 +457,7 @@ _keeps_graph: Any = torch._C._autograd._get_current_graph_task_keep_graph
 _PLACE = re.compile(r"which is output (\d+) of CompiledFunction")
 
 
-def _place_of(message: str) -> int | None:
+def _written_place(message: str) -> int | None:
     """Which result of AOTAutograd's function autograd found written."""
     found = _PLACE.search(message)
     return int(found[1]) if found else None

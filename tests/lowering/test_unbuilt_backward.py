@@ -222,6 +222,25 @@ def test_a_second_program_for_large_missing_gradients(monkeypatch):
     check(run=run, fn=two)
 
 
+@pytest.mark.parametrize("error", [OSError(28, "full"), BuildError("g++ was ended by SIGKILL")])
+def test_a_call_that_cannot_be_made_again(monkeypatch, error):
+    """It writes what is too large to be copied: its backward goes by what was saved."""
+    unbuilt(monkeypatch, error)
+
+    def run(fn):
+        count = torch.zeros(300, 300)
+        w = torch.linspace(-1, 1, 12).requires_grad_()
+        for call in range(4):
+            (torch.sigmoid(fn(w, count)) * (1 + call)).sum().backward()
+        return [w.grad, count]
+
+    def fn(w, count):
+        count.add_(1)
+        return torch.tanh(w) * w * count[0, :12]
+
+    check(run=run, fn=fn, why=str(error))
+
+
 def test_a_compiler_that_hangs_is_given_up(monkeypatch):
     def run(command, real=compilers.run):
         if any("backward" in word for word in command):

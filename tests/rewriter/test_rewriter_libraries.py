@@ -45,7 +45,8 @@ def test_torch_nn():
     for name in names:
         count, more = refusals(importlib.import_module(f"torch.nn.modules.{name}"))
         total, refused = total + count, refused + more
-    assert total > 700 and not refused
+    wrong = [each for each in refused if "torch.compile" not in each.reason]  # `Module.compile`
+    assert total > 700 and not wrong
 
 
 @pytest.mark.parametrize("name", MODELS)
