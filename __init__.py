@@ -10,7 +10,8 @@ from importlib import import_module as _import_module
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .codemods.fixed_programs import captures_reads, read_ahead
-    from .rewriter.api import (
+    from .rewriter.dynrun.install import install
+    from .rewriter.frontend.api import (
         ExplainOutput,
         allow_in_graph,
         compile,
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
         is_compiling,
         reset,
     )
-    from .rewriter.compiler_names import (
+    from .rewriter.frontend.compiler_namespace import (
         assume_constant_result,
         cudagraph_mark_step_begin,
         cudagraph_mark_warmup_incomplete,
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
         substitute_in_graph,
         wrap_numpy,
     )
-    from .rewriter.config import config
-    from .rewriter.running.installed import install
-    from .rewriter.stances import set_stance
+    from .rewriter.frontend.config import config
+    from .rewriter.frontend.stances import set_stance
     from .runtime.backends import list_backends, register_backend
-    from .runtime.cache_artifacts import load_cache_artifacts, save_cache_artifacts
+    from .runtime.cache.cache_artifacts import load_cache_artifacts, save_cache_artifacts
+    from .runtime.diagnostics import DynfixWarning
     from .runtime.errors import (
         BuildError,
         DynfixError,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
         RecompileLimitError,
     )
     from .runtime.options import list_mode_options, list_options
-    from .runtime.report import DynfixWarning
 
 __version__ = "0.1.0"
 
@@ -56,25 +56,25 @@ _PUBLIC = {
     name: module
     for module, names in {
         "codemods.fixed_programs": "captures_reads read_ahead",
-        "rewriter.api": (
+        "rewriter.frontend.api": (
             "compile explain ExplainOutput reset graph_break disable allow_in_graph is_compiling"
         ),
-        "rewriter.config": "config",
-        "rewriter.running.installed": "install",
-        "rewriter.stances": "set_stance",
-        "rewriter.compiler_names": (
+        "rewriter.frontend.config": "config",
+        "rewriter.dynrun.install": "install",
+        "rewriter.frontend.stances": "set_stance",
+        "rewriter.frontend.compiler_namespace": (
             "assume_constant_result cudagraph_mark_step_begin cudagraph_mark_warmup_incomplete"
             " get_default_backend is_dynamo_compiling is_exporting nested_compile_region"
             " nonstrict_trace set_default_backend substitute_in_graph wrap_numpy"
         ),
         "runtime.backends": "list_backends register_backend",
-        "runtime.cache_artifacts": "load_cache_artifacts save_cache_artifacts",
+        "runtime.cache.cache_artifacts": "load_cache_artifacts save_cache_artifacts",
         "runtime.options": "list_mode_options list_options",
         "runtime.errors": (
             "DynfixError GraphBreakError LoweringError BuildError OptionError RecompileError"
             " RecompileLimitError"
         ),
-        "runtime.report": "DynfixWarning",
+        "runtime.diagnostics": "DynfixWarning",
     }.items()
     for name in names.split()
 }
@@ -121,20 +121,20 @@ __all__ = [
 ]
 
 _INTERNAL = {
-    "warm_up": "rewriter.warmup",
+    "warm_up": "rewriter.frontend.warmup",
     "unbuilt": "runtime.torch_headers",
-    "verify_calls": "rewriter.running.verified_calls",
+    "verify_calls": "rewriter.dynrun.verified_calls",
     "fix_after_run": "codemods.cli.run_fixes",
-    "Collector": "rewriter.running.report_data",
-    "write_report": "rewriter.running.report_page",
-    "ProfiledRun": "rewriter.running.trace_file",
-    "emit_source": "rewriter.running.emit_source",
-    "with_drivers": "rewriter.outline.step_driver",
-    "OptimizedModule": "rewriter.running.optimized_module",
-    "step_function": "rewriter.running.step_function",
-    "compile_begun": "rewriter.api",
-    "compiled_step": "rewriter.running.step_function",
-    "load_ipython_extension": "rewriter.running.magics",
+    "Collector": "rewriter.dynrun.report_data",
+    "write_report": "rewriter.dynrun.report_page",
+    "ProfiledRun": "rewriter.dynrun.trace_file",
+    "emit_source": "rewriter.dynrun.emit_source",
+    "with_drivers": "rewriter.graph_breaks.step_driver",
+    "OptimizedModule": "rewriter.dynrun.optimized_module",
+    "step_function": "rewriter.dynrun.step_function",
+    "compile_begun": "rewriter.frontend.api",
+    "compiled_step": "rewriter.dynrun.step_function",
+    "load_ipython_extension": "rewriter.dynrun.magics",
 }
 
 # Names of torch.compiler that are not here, and why.

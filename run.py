@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import __getattr__ as public
-from .rewriter.dynrun import main as _main
+from .rewriter.dynrun.main import main as _main
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -24,7 +24,8 @@ from typing import Any
 
 import dynfix
 import torch
-from dynfix.runtime import guard_native, torch_headers
+from dynfix.runtime import torch_headers
+from dynfix.runtime.guards import guard_native
 from interleave import interleaved
 from torch import nn
 

@@ -189,7 +189,7 @@ def fix(arguments, scratch, variant, wanted):
     from dynfix.codemods.cli import check
     from dynfix.codemods.cli.settings import Settings
     from dynfix.codemods.hoist.plan import planned
-    from dynfix.rewriter.edits.source_file import SourceFile
+    from dynfix.rewriter.source.source_file import SourceFile
 
     applied = collections.Counter()
     for name, indices in wanted.items():

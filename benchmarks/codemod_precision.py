@@ -33,7 +33,7 @@ from dynfix.codemods.analysis.file_context import FileContext
 from dynfix.codemods.cli import check, runner
 from dynfix.codemods.cli.settings import Settings
 from dynfix.codemods.trace import trace_facts
-from dynfix.rewriter.edits.source_file import SourceFile
+from dynfix.rewriter.source.source_file import SourceFile
 
 _SEEN = (ast.Call, ast.Compare, ast.BinOp, ast.UnaryOp, ast.IfExp, ast.Subscript)
 ANSWERS = ("confirmed", "refuted", "several kinds", "not reached")

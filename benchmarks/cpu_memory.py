@@ -18,7 +18,7 @@ from typing import Any
 
 import dynfix
 import torch
-from dynfix.runtime import arena, result_memory
+from dynfix.runtime.programs import arena, result_memory
 from torch import nn
 from torch.nn import functional as F
 

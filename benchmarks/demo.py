@@ -31,7 +31,7 @@ SAMPLES = ROOT / "examples" / "breaks"
 SCRIPT = ROOT / "examples" / "train_text.py"
 TOLERANCE = 1e-4
 DYNFIX = "import sys; from dynfix.codemods.cli.command import main; sys.exit(main())"
-DYNRUN = "import sys; from dynfix.rewriter.dynrun import main; sys.exit(main())"
+DYNRUN = "import sys; from dynfix.rewriter.dynrun.main import main; sys.exit(main())"
 
 console = Console(width=None if sys.stdout.isatty() else 80)
 beside = Console(stderr=True, width=80)

@@ -44,7 +44,7 @@ def _dynfix(tune: bool) -> Callable[[Callable, list, bool], Callable]:
 
     def make(fn: Callable, inputs: list, dry: bool) -> Callable:
         import dynfix
-        from dynfix.runtime.report import DynfixWarning
+        from dynfix.runtime.diagnostics import DynfixWarning
 
         warnings.simplefilter("error", DynfixWarning)
         options = {"strict": True, "max_autotune": tune, **({"target": "triton"} if dry else {})}

@@ -43,7 +43,7 @@ Tensors = list[torch.Tensor]
 def _ours(tune: bool) -> Callable[[Callable, bool], Callable]:
     def make(fn: Callable, dry: bool) -> Callable:
         import dynfix
-        from dynfix.runtime.report import DynfixWarning
+        from dynfix.runtime.diagnostics import DynfixWarning
 
         warnings.simplefilter("error", DynfixWarning)
         options = {"strict": True, "max_autotune": tune, **({"target": "triton"} if dry else {})}

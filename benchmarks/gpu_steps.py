@@ -15,7 +15,8 @@ from typing import Any
 
 import dynfix
 import torch
-from dynfix.runtime import guard_native, torch_headers
+from dynfix.runtime import torch_headers
+from dynfix.runtime.guards import guard_native
 from torch import nn
 from torch.nn import functional as F
 

@@ -12,11 +12,11 @@ from collections import Counter
 import dynfix
 from cpu_memory import MODELS
 from dynfix.lowering import pipeline
-from dynfix.lowering.ir import Buffer
-from dynfix.lowering.poly import hint
-from dynfix.lowering.stages import storage
-from dynfix.lowering.stages.storage import Storage, bytes_of
-from dynfix.lowering.unit import ExternCall, Unit
+from dynfix.lowering.loops import storage
+from dynfix.lowering.loops.ir import Buffer
+from dynfix.lowering.loops.kernel_graph import ExternCall, Unit
+from dynfix.lowering.loops.polynomials import hint
+from dynfix.lowering.loops.storage import Storage, bytes_of
 
 
 def live_sets(unit: Unit, planned: Storage) -> list[set[Buffer]]:

@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable
 
 import torch
-from dynfix.lowering.collection import uncollected
 from dynfix.lowering.decompositions.decompose import decompositions
-from dynfix.lowering.ir import Batch, Group
-from dynfix.lowering.lower import lower_graph
+from dynfix.lowering.gc_pause import gc_paused
+from dynfix.lowering.loops import storage
+from dynfix.lowering.loops.ir import Batch, Group
+from dynfix.lowering.lowerings.lower import lower_graph
 from dynfix.lowering.pipeline import STAGES
-from dynfix.lowering.stages import storage
-from dynfix.lowering.targets.cpp import printed
+from dynfix.lowering.targets.cpp.cpp_target.cpp_target import printed
 from dynfix.lowering.targets.extern import placeable
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -130,7 +130,7 @@ def main() -> None:
         for nodes in arguments.nodes:
             fn, _, inputs = KINDS[kind](nodes)
             graph = graph_of(fn, inputs)
-            with uncollected():
+            with gc_paused():
                 times = seconds(graph)
             parts = ", ".join(f"{name} {one:.2f}" for name, one in times.items())
             found = len(graph.graph.nodes)

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 
 from ..runtime.options import Options
-from .autograd.plain_calls import plain_call
-from .graph_modules import forward_of
-from .graphs.fused_steps import write_out_fused_steps
-from .graphs.gapped_writes import write_by_copies
-from .graphs.inference_trace import inference_graph
-from .graphs.lone_draws import with_lone_draws
-from .graphs.result_strides import keep_result_strides
-from .graphs.strides_in_place import keep_strides
+from .autograd.direct_calls import plain_call
+from .graph.dead_rng import keep_dead_rng
+from .graph.fused_steps import write_out_fused_steps
+from .graph.graph_modules import forward_of
+from .graph.inference_trace import inference_graph
+from .graph.result_strides import keep_result_strides
+from .graph.strided_mutation import write_by_copies
+from .graph.strides_in_place import keep_strides
 
 
 def aot_eager(
@@ -26,7 +26,7 @@ def aot_eager(
     """As `joint.compile_graph`, without decompositions, lowering or kernels."""
     for keep in (keep_result_strides, keep_strides, write_by_copies):
         gm = keep(gm, example_inputs)
-    gm, lone = with_lone_draws(write_out_fused_steps(gm, example_inputs))
+    gm, lone = keep_dead_rng(write_out_fused_steps(gm, example_inputs))
     traced = inference_graph(gm, example_inputs, {})
     if traced is not None:
         compiled = plain_call(_boxed(traced.graph), traced.written, without_autocast=False)

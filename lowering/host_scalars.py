@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node, map_arg
 
-from .graphs.needed_nodes import needed
-from .registry import LOWERINGS
-from .unit import KERNEL_DTYPES
+from .graph.backward_slice import needed
+from .loops.kernel_graph import KERNEL_DTYPES
+from .lowerings.registry import LOWERINGS
 
 aten = torch.ops.aten
 _LIBRARY: Any = torch.library.Library("dynfix", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -37,7 +37,7 @@ def _to_gpu(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
     return read.to(device, non_blocking=True)
 
 
-def _apart(numbers: torch.Tensor, step: int) -> list[torch.Tensor]:
+def _own_items(numbers: torch.Tensor, step: int) -> list[torch.Tensor]:
     return list(numbers[::step].unbind())
 
 
@@ -45,10 +45,10 @@ def _moved(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
     return numbers.new_empty(numbers.shape, device=device)
 
 
-for _name, _made in (("to_gpu", _to_gpu), ("apart", _apart)):
+for _name, _made in (("to_gpu", _to_gpu), ("apart", _own_items)):
     _LIBRARY.impl(_name, _made, "CompositeExplicitAutograd")
 torch.library.register_fake("dynfix::to_gpu", _moved, lib=_LIBRARY)
-torch.library.register_fake("dynfix::apart", _apart, lib=_LIBRARY)
+torch.library.register_fake("dynfix::apart", _own_items, lib=_LIBRARY)
 
 TO_GPU, APART = torch.ops.dynfix.to_gpu.default, torch.ops.dynfix.apart.default
 

@@ -8,36 +8,36 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ..runtime.background_budget import imports
 from ..runtime.build import building
 from ..runtime.compilers import time_limit
 from ..runtime.gpu import tools
 from ..runtime.options import Options
-from ..runtime.pacing import imports
 from .autograd import missing_gradients
+from .autograd.direct_calls import CallMetadata, plain_call
 from .autograd.missing_gradients import Zero
-from .autograd.plain_calls import Around, plain_call
 from .autograd.unbuilt import built_or_run
-from .collection import uncollected
 from .decompositions.decompose import decompositions
 from .decompositions.pool_offsets import keep_offsets
 from .decompositions.random_numbers import with_seeds
-from .graph_modules import graph_module
-from .graphs import complex_numbers, effect_tokens
-from .graphs.channels_last import prefer_channels_last
-from .graphs.constant_masks import drop_constant_masks
-from .graphs.folded_norms import fold_norms
-from .graphs.fused_steps import write_out_fused_steps
-from .graphs.gapped_writes import write_by_copies
-from .graphs.inference_trace import inference_graph
-from .graphs.lone_draws import with_lone_draws
-from .graphs.raising_calls import raising_calls
-from .graphs.result_strides import keep_result_strides
-from .graphs.rnn import keep_rnns
-from .graphs.strides_in_place import keep_strides
-from .graphs.traced_calls import write_out_calls
-from .graphs.writes import choose_under_masks, name_unstretched
+from .gc_pause import gc_paused
+from .graph import complex_numbers, effect_tokens
+from .graph.batch_norm_folding import fold_norms
+from .graph.channels_last import prefer_channels_last
+from .graph.constant_masks import drop_constant_masks
+from .graph.dead_rng import keep_dead_rng
+from .graph.fused_steps import write_out_fused_steps
+from .graph.graph_modules import graph_module
+from .graph.inference_trace import inference_graph
+from .graph.raising_calls import raising_calls
+from .graph.result_strides import keep_result_strides
+from .graph.rnn import keep_rnns
+from .graph.strided_mutation import write_by_copies
+from .graph.strides_in_place import keep_strides
+from .graph.traced_calls import write_out_calls
+from .graph.writes import choose_under_masks, name_unstretched
 from .pipeline import compile_unit
-from .stored_graphs import BACKWARD, Kept
+from .stored_graphs import BACKWARD, StoredGraph
 
 # What is rewritten in the torch-level graph, before AOTAutograd takes it apart.
 REWRITES = (
@@ -55,13 +55,13 @@ REWRITES = (
 )
 
 
-@uncollected()
+@gc_paused()
 @raising_calls()
 def compile_graph(
     gm: GraphModule,
     example_inputs: list[torch.Tensor],
     options: Options,
-    kept: Kept | None = None,
+    kept: StoredGraph | None = None,
 ) -> Callable[..., Any]:
     """AOTAutograd over a torch-level graph, or, where a call gives nothing to differentiate, one
     trace of it; forward, backward and inference graphs are lowered by this package.
@@ -78,8 +78,8 @@ def compile_graph(
     for rewrite in REWRITES:
         gm = rewrite(gm, example_inputs)
     tupled, single = with_tuple_output(with_aten_views(gm))
-    tupled, lone = with_lone_draws(tupled)
-    facts = Around((), single, lone, (), drawing(options))
+    tupled, lone = keep_dead_rng(tupled)
+    facts = CallMetadata((), single, lone, (), drawing(options))
     compile_kind = partial(_compiled, options, kept)
     traced = inference_graph(tupled, example_inputs, decompositions(facts.drawing, implicit=False))
     if traced is None:
@@ -100,7 +100,7 @@ def _aot() -> Any:
 
 
 def _compiled(
-    options: Options, kept: Kept | None, kind: str, graph: GraphModule, returned: int
+    options: Options, kept: StoredGraph | None, kind: str, graph: GraphModule, returned: int
 ) -> Callable[..., Any]:
     """The program of a graph of ATen's operators, which takes its arguments as one list (and
     empties it). `returned`: how many of its outputs leave it first."""

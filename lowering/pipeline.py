@@ -7,49 +7,48 @@ from functools import partial
 import torch
 from torch.fx import GraphModule
 
-from ..runtime.cudagraphs import Beside, GraphedProgram
+from ..runtime.background_budget import checkpoint
+from ..runtime.diagnostics import log
 from ..runtime.errors import LoweringError
+from ..runtime.gpu.cuda_graphs import GraphedProgram, HostPrologue
 from ..runtime.options import Options
-from ..runtime.pacing import checkpoint
-from ..runtime.program import Program
-from ..runtime.report import log
-from . import legality
-from .collection import uncollected
+from ..runtime.programs.program import Program
 from .decompositions.complex_pairs import pair_complex
-from .graphs.complex_numbers import pad_complex
-from .graphs.constant_folding import fold_constants
-from .graphs.control_flow import compile_bodies, is_choice
-from .graphs.epilogues import join_activations
-from .host_part import apart, is_of_host
+from .gc_pause import gc_paused
+from .graph.complex_numbers import pad_complex
+from .graph.constant_folding import fold_constants
+from .graph.control_flow import compile_bodies, is_choice
+from .graph.epilogues import join_activations
+from .host_device_split import is_of_host, split_host_device
 from .host_scalars import move_host_scalars
-from .ir import Batch, Buffer, Group, Nest
-from .lower import lower_graph
-from .poly import Size, Unknown, hint
+from .loops import legality, storage
+from .loops.batches import batch
+from .loops.columns import split_columns, split_columns_of_many_rows
+from .loops.conversions import gather_conversions
+from .loops.delay_results import late
+from .loops.divisions import fold_in_order
+from .loops.downcast_stores import narrow_stores
+from .loops.hoist_input_loops import early
+from .loops.in_place import in_place
+from .loops.inline import inline
+from .loops.ir import Batch, Buffer, Group, Nest
+from .loops.kernel_graph import ExternCall, Item, Ref, Unit, leaves
+from .loops.polynomials import Size, UnknownSize, hint
+from .loops.promote_select import widen_choices
+from .loops.schedule import schedule, schedule_by_direction, schedule_unfused
+from .loops.short_axes import write_out_folds
+from .loops.short_inner_axes import widen
+from .loops.simplify import simplify
+from .loops.sink import sink
+from .loops.split_long_rows import split_few_rows
+from .loops.storage import given_buffers, touched, written
+from .lowerings.lower import lower_graph
 from .program_steps import Launch, Target, emit
 from .recurrent_operators import NEVER_REPLAYED
-from .stages import storage
-from .stages.batches import batch
-from .stages.columns import split_columns, split_columns_of_many_rows
-from .stages.conversions import gather_conversions
-from .stages.divisions import fold_in_order
-from .stages.early import early
-from .stages.few_rows import split_few_rows
-from .stages.in_place import in_place
-from .stages.inline import inline
-from .stages.late import late
-from .stages.narrow import widen
-from .stages.narrow_stores import narrow_stores
-from .stages.schedule import schedule, schedule_by_direction, schedule_unfused
-from .stages.short_axes import write_out_folds
-from .stages.simplify import simplify
-from .stages.sink import sink
-from .stages.storage import given_buffers, touched, written
-from .stages.wide_choices import widen_choices
 from .stored_graphs import BACKWARD, watchers
-from .targets.cpp_build import CppTarget
+from .targets.cpp.cpp_build import CppTarget
 from .targets.extern import LIBRARY, placeable
-from .targets.triton_build import TritonTarget
-from .unit import ExternCall, Item, Ref, Unit, leaves
+from .targets.triton.triton_build import TritonTarget
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +105,7 @@ def compile_unit(
     compile_bodies(graph, lambda body: compile_unit(body, f"{name}_body", within))
     try:
         return _compile(graph, name, options, returned, ordered=ordered)
-    except Unknown as question:
+    except UnknownSize as question:
         log.info(
             "%s: loops over sizes that only a call knows are left to the library: %s",
             name,
@@ -124,7 +123,7 @@ def _compile(
     symbolic_loops: bool = True,
     ordered: bool,
 ) -> Program | GraphedProgram:
-    with uncollected():
+    with gc_paused():
         unit = lower_graph(graph, name, symbolic_loops, ordered)
         unit = unit.replace(returned=returned, consumes=name == BACKWARD)
         _check(unit, "lower", options)
@@ -148,14 +147,14 @@ def finish(unit: Unit, target: Target, options: Options) -> Program | GraphedPro
     """Storage, kernels, program."""
     planned = _planned(unit, target, options)
     groups = [item for item in unit.items if isinstance(item, Group | Batch)]
-    launches = target.build(unit, groups, planned.may_meet())
+    launches = target.build(unit, groups, planned.may_alias())
     for watch in watchers:
         launches = watch(unit, launches)
     program = emit(unit, planned, launches)
     chooses = any(isinstance(item, ExternCall) and is_choice(item.target) for item in unit.items)
     if not options.cudagraphs or chooses:
         return program
-    parts = apart(unit)
+    parts = split_host_device(unit)
     device = None if _is_recorded(unit) else _graph_device(parts.graphed)
     if device is None:
         return program
@@ -169,7 +168,7 @@ def finish(unit: Unit, target: Target, options: Options) -> Program | GraphedPro
         )
         handed = [parts.host.outputs[k] for k in range(len(parts.places), len(parts.host.outputs))]
         memory = tuple((r.shape, r.strides, r.dtype) for r in handed)
-        beside = Beside(graphed, host, parts.given, parts.taken, parts.places, memory)
+        beside = HostPrologue(graphed, host, parts.given, parts.taken, parts.places, memory)
     places = [k for k, ref in enumerate(inputs) if isinstance(ref, Ref) and ref.buffer in changed]
     sized = [k for k, ref in enumerate(inputs) if isinstance(ref, Ref) and _is_sized(ref)]
     return GraphedProgram(program, device, frozenset(places), unit.returned, sized, beside)

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 import torch
 
-from ..runtime.arena import ArenaView
-from ..runtime.program import (
+from ..runtime.programs.arena import ArenaView
+from ..runtime.programs.program import (
     Alloc,
     Arena,
     Define,
@@ -15,17 +15,18 @@ from ..runtime.program import (
     Extern,
     Free,
     InArena,
-    Kernel,
+    KernelStep,
     Name,
     Program,
     Return,
     Step,
     View,
 )
-from .ir import Batch, Buffer, Group, group_variables
-from .poly import Var, at_least, variable, variables
-from .stages.storage import Storage, given_buffers, written
-from .symint import Given
+from .loops.ir import Batch, Buffer, Group, group_variables
+from .loops.kernel_graph import ExternCall, Item, Ref, Symbol, Unit, extent
+from .loops.polynomials import Var, at_least, variable, variables
+from .loops.storage import Storage, given_buffers, written
+from .loops.symint import SizeVariable
 from .targets.extern import (
     common_layouts,
     convert,
@@ -35,7 +36,6 @@ from .targets.extern import (
     numbers,
     tensor,
 )
-from .unit import ExternCall, Item, Ref, Symbol, Unit, extent
 
 aten = torch.ops.aten
 Launch = tuple[Callable[..., None], tuple[Buffer, ...]]
@@ -134,7 +134,7 @@ class _Emitter:
             var = given if isinstance(given, Var) else given.var
             if var.name not in used:
                 continue
-            if isinstance(given, Given):
+            if isinstance(given, SizeVariable):
                 steps.append(Define(var.name, Expression(given.text, given.uses)))
                 used.update(given.uses)
             else:
@@ -177,7 +177,7 @@ class _Emitter:
             *map(self._argument, buffers),
             *(number(variable(var)) for var in group_variables(item)),
         ]
-        self.made.append(Kernel(item.name, launch, tuple(arguments), origins))  # type: ignore[arg-type]
+        self.made.append(KernelStep(item.name, launch, tuple(arguments), origins))  # type: ignore[arg-type]
 
     def _allocate(self, buffer: Buffer) -> None:
         layout = self.unit.layouts[buffer]

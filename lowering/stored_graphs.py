@@ -9,33 +9,33 @@ from typing import Any
 
 from torch.fx import GraphModule
 
+from ..runtime.cache import entries, program_data
+from ..runtime.cache.named_functions import Unnamed
+from ..runtime.cache.plain_data import Unstorable
+from ..runtime.diagnostics import log
 from ..runtime.options import Options
-from ..runtime.report import log
-from ..runtime.stored import entries, program_data
-from ..runtime.stored.named_functions import Unnamed
-from ..runtime.stored.plain_data import Unstorable
 from .autograd import missing_gradients
-from .autograd.plain_calls import Around, plain_call
-from .collection import uncollected
-from .graphs import graph_key
+from .autograd.direct_calls import CallMetadata, plain_call
+from .gc_pause import gc_paused
+from .graph import graph_key
 
 BACKWARD = "backward"
 watchers: list[Any] = []  # of kernels while they are made (`pipeline`): then all are made
 
 
-def kept(gm: GraphModule, inputs: Iterable[str], options: Options) -> "Kept | None":
+def stored_graph(gm: GraphModule, inputs: Iterable[str], options: Options) -> "StoredGraph | None":
     """Where the program of a graph is kept; None for one that has no key. `inputs`: the text of
     each (`graph_key`)."""
     if watchers:
         return None
     try:
-        return Kept(graph_key.key_of(gm, inputs, options), graph_key.origins_of(gm))
+        return StoredGraph(graph_key.key_of(gm, inputs, options), graph_key.origins_of(gm))
     except Unnamed as reason:
         log.debug("a program is not kept: %s", reason)
         return None
 
 
-class Kept:
+class StoredGraph:
     """The place of one graph's program. `load` finds what another process stored; a compilation
     tells `compiled` and `finished` what it made, which is stored once its last program is there: a
     backward is compiled when it is first asked for."""
@@ -46,7 +46,7 @@ class Kept:
         self._zero: Any = None
         self._around: dict[str, Any] | None = None
 
-    @uncollected()
+    @gc_paused()
     def load(self) -> Callable[..., Any] | None:
         """The function that `joint.compile_graph` would give, or None."""
         data = entries.read(self.key)
@@ -75,7 +75,7 @@ class Kept:
             called = plain_call(forward, around["plain"], around["without_autocast"])
         else:
             called = _wrappers().from_data(around, forward, backward)
-        return Around.from_data(data["facts"]).called(called)
+        return CallMetadata.from_data(data["facts"]).called(called)
 
     def compiled(self, kind: str, program: Any, zero: Any = None) -> None:
         """A program of the graph: 'inference', or 'forward' and 'backward'. `zero`: what a backward
@@ -84,14 +84,16 @@ class Kept:
         if kind == BACKWARD and self._around is not None:
             self._store()
 
-    def finished_plain(self, facts: Around, written: Sequence[int]) -> None:
+    def finished_plain(self, facts: CallMetadata, written: Sequence[int]) -> None:
         """The graph was traced without AOTAutograd, and needs nothing of it around. `written`: the
         inputs that it writes."""
         around = {"plain": [*written], "without_autocast": False, "differentiates": False}
         self._around = {"around": around, "facts": dataclasses.asdict(facts)}
         self._store()
 
-    def finished(self, compiled: Callable[..., Any], wrapped: Sequence[Any], facts: Around) -> None:
+    def finished(
+        self, compiled: Callable[..., Any], wrapped: Sequence[Any], facts: CallMetadata
+    ) -> None:
         """AOTAutograd has given `compiled`."""
         first = next(iter(self._programs.values()), None)
         try:

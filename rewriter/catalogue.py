@@ -9,7 +9,7 @@ from .rule_reasons import OF_RULES, Reason
 
 
 @dataclasses.dataclass(frozen=True)
-class Site:
+class BreakSite:
     """A reason at a place. `line` is 1-based; `text` is the source line; `detail` says what was
     met."""
 

@@ -25,11 +25,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
-from . import cache, compilers
+from . import compilers
+from .cache import disk_cache
+from .cache.private_files import Folder
+from .diagnostics import log
 from .errors import BuildError, DynfixError
-from .report import log
 from .signals import reach_the_user
-from .stored.private_files import Folder
 
 _SHARED = ("-std=c++17", "-shared", "-fPIC")
 _KERNEL = (
@@ -160,9 +161,9 @@ def _try(
 ) -> subprocess.CompletedProcess[str]:
     """Build `source` into nothing kept."""
     with (
-        cache.workspace() as work,
-        cache.made_in(work, "probe.cpp") as file,
-        cache.made_in(work, "probe.so") as made,
+        disk_cache.workspace() as work,
+        disk_cache.made_in(work, "probe.cpp") as file,
+        disk_cache.made_in(work, "probe.so") as made,
     ):
         work.create(file, source.encode())
         words = [*_need_compiler().command, *_SHARED, *flags]
@@ -236,12 +237,12 @@ _probe_lock = threading.Lock()
 
 @functools.lru_cache(maxsize=8)
 def _probed(compiler: Compiler) -> Probed:
-    name = cache.key("probe-1", *_KERNEL, compiler.version, *compiler.command, isa())
-    stored = cache.read(name, ".json")
+    name = disk_cache.key("probe-1", *_KERNEL, compiler.version, *compiler.command, isa())
+    stored = disk_cache.read(name, ".json")
     found = json.loads(stored) if stored is not None else _probe()
     if stored is None:
         with contextlib.suppress(OSError):
-            cache.put(name, ".json", json.dumps(found).encode())
+            disk_cache.put(name, ".json", json.dumps(found).encode())
     flags = tuple(found["flags"])
     return Probed(flags, "-fopenmp" in flags, frozenset(found["vector_math"]), tuple(found["link"]))
 
@@ -264,7 +265,9 @@ class _Job:
 
     def key(self, compiler: Compiler) -> str:
         salt = ("shared-1", compiler.version, *compiler.command, isa(), *self.salt)
-        return cache.key(*salt, "flags", *self.flags, "link", *self.link, "source", self.source)
+        return disk_cache.key(
+            *salt, "flags", *self.flags, "link", *self.link, "source", self.source
+        )
 
     @property
     def stem(self) -> str:
@@ -276,8 +279,8 @@ _building_lock = threading.Lock()
 
 
 def _compile(job: _Job, key: str, compiler: Compiler) -> Path:
-    with cache.workspace() as work, cache.made_in(work, "made.so") as made:
-        source = cache.put(key, job.stem + ".cpp", job.source.encode())
+    with disk_cache.workspace() as work, disk_cache.made_in(work, "made.so") as made:
+        source = disk_cache.put(key, job.stem + ".cpp", job.source.encode())
         words = [*compiler.command, *_SHARED, *job.flags]
         with Folder(str(source.parent)) as folder:
             place = folder.reach(source.name)
@@ -287,7 +290,7 @@ def _compile(job: _Job, key: str, compiler: Compiler) -> Path:
             raise BuildError(
                 f"{source} could not be built by {shlex.join(compiler.command)}:\n{reason}"
             )
-        return cache.put(key, job.stem + ".so", work.read(made))
+        return disk_cache.put(key, job.stem + ".so", work.read(made))
 
 
 def _build(job: _Job) -> Path:
@@ -300,7 +303,7 @@ def _build(job: _Job) -> Path:
         own = _building.setdefault(key, threading.Lock())
     with own, building(f"{job.name} could not be built"):
         # the same library asked for twice at once is built once
-        return cache.get(key, job.stem + ".so") or _compile(job, key, compiler)
+        return disk_cache.get(key, job.stem + ".so") or _compile(job, key, compiler)
 
 
 def build_shared(source: str, *, flags: tuple[str, ...] = (), name: str) -> Path:
@@ -353,7 +356,7 @@ def find_extension(
     """What `build_extension` built before, or None. Raises BuildError without compiler or
     Python.h."""
     job = _extension_job(name, flags, link, salt)
-    return cache.get(job.key(_need_compiler()), job.stem + ".so")
+    return disk_cache.get(job.key(_need_compiler()), job.stem + ".so")
 
 
 def build_extension(
@@ -375,7 +378,7 @@ def load_extension(name: str, path: Path) -> ModuleType:
     """Import the extension built at `path` as `dynfix.runtime.native.<name>`. Raises
     ImportError, OSError."""
     full = f"{__package__}.native.{name}"
-    with cache.loading(path) as place:
+    with disk_cache.loading(path) as place:
         loader = importlib.machinery.ExtensionFileLoader(full, place)
         spec = importlib.util.spec_from_file_location(full, place, loader=loader)
         if spec is None:

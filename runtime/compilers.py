@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from .errors import BuildError, Stopped
+from .cache.private_files import DESCRIPTORS
+from .diagnostics import log, warn_once
+from .errors import BuildError, WorkerStopped
 from .options import COMPILER_TIMEOUT
-from .report import log, warn_once
-from .stored.private_files import DESCRIPTORS
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -96,7 +96,7 @@ def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
                 _used.append(taken)  # at most: another child may have ended meanwhile
     if process.pid in _ended:
         _ended.discard(process.pid)
-        raise Stopped
+        raise WorkerStopped
     return subprocess.CompletedProcess(words, process.returncode, out, error)
 
 

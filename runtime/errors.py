@@ -37,5 +37,5 @@ class RecompileError(DynfixError, RuntimeError):
     """The stance "fail_on_recompile" met a call that would be recorded."""
 
 
-class Stopped(BaseException):
+class WorkerStopped(BaseException):
     """Ends work beside the user's when the process ends. Nothing catches it by accident."""

@@ -5,8 +5,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from .diagnostics import warn_once
 from .errors import OptionError
-from .report import warn_once
 
 BUILTIN_BACKENDS = ("native", "eager", "aot_eager")
 

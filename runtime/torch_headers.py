@@ -14,10 +14,12 @@ from typing import Protocol
 
 import torch
 
-from . import build, compilers, pacing
-from .errors import Stopped
+from . import background_budget, build, compilers
+from .errors import WorkerStopped
 
-PATIENCE = 128  # calls with gradients, after which the native parts are worth their compiler
+MIN_CALLS_BEFORE_BUILD = (
+    128  # calls with gradients, after which the native parts are worth their compiler
+)
 
 # Processor seconds of the compiler, for one that importing torch takes.
 TORCH_PARTS = 16.0
@@ -89,10 +91,10 @@ def _count() -> None:
         _Parts.patience = _first_patience()
     _Parts.patience -= 1
     if _Parts.patience == 0:
-        if _Parts.stored or pacing.is_affordable(TORCH_PARTS):
+        if _Parts.stored or background_budget.is_affordable(TORCH_PARTS):
             start()
         else:
-            _Parts.patience = PATIENCE
+            _Parts.patience = MIN_CALLS_BEFORE_BUILD
 
 
 def _enabled() -> bool:
@@ -106,7 +108,7 @@ def _first_patience() -> int:
     find = lambda: build.find_extension("torch_parts", **_flags()) is not None  # noqa: E731
     stored = build.built_or(None, "autograd nodes are Python's", find)
     _Parts.stored = bool(stored)
-    return 0 if stored is None else 1 if stored else PATIENCE
+    return 0 if stored is None else 1 if stored else MIN_CALLS_BEFORE_BUILD
 
 
 def _flags() -> dict[str, tuple[str, ...]]:
@@ -123,7 +125,7 @@ def start() -> threading.Thread | None:
 
 def _load_gently() -> None:
     compilers.be_gentle()  # torch's headers take a compiler some twenty seconds
-    with contextlib.suppress(Stopped):
+    with contextlib.suppress(WorkerStopped):
         load()
 
 

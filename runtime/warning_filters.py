@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from .pacing import in_background
-from .report import DynfixWarning
+from .background_budget import in_background
+from .diagnostics import DynfixWarning
 
 _lock = threading.Lock()
 _within = 0
@@ -15,7 +15,7 @@ _mutated: Any = None
 
 
 @contextlib.contextmanager
-def unsaid() -> Iterator[None]:
+def suppress_warnings() -> Iterator[None]:
     """Nothing but warnings of this package is told of what is done inside. The worker keeps to
     itself what it says, and leaves alone what belongs to the whole process."""
     if in_background():

@@ -11,7 +11,7 @@ from importgraph import PACKAGES, graph, imports, loads_torch, sources, syntax
 
 # Modules that may import parts of torch's own compiler, and why.
 TORCH_COMPILER_USERS = {
-    "dynfix.runtime.guard": "TensorGuards, torch's native check of tensor metadata",
+    "dynfix.runtime.guards.guard": "TensorGuards, torch's native check of tensor metadata",
     "dynfix.runtime.backends": "opt-in peer backends, looked up by name on request",
     "dynfix.lowering.autograd.aot": "AOTAutograd's own helpers",
     "dynfix.rewriter.capture.numbers.symbolic": "the class that names where a ShapeEnv's symbol comes from",
@@ -81,10 +81,14 @@ def test_modules_of_ours_are_loaded_by_name_in_listed_places_only():
         if by_name.search(path.read_text(encoding="utf-8"))
     }
     listed = {
-        *("rewriter.emit", "rewriter.edits.intents", "rewriter.segment_programs"),
+        *(
+            "rewriter.instrument.emit",
+            "rewriter.source.intents",
+            "rewriter.frontend.segment_programs",
+        ),
         *("lowering.stored_graphs", "lowering.joint", "codemods.cli.on_demand"),
-        *("rewriter.capture.rewritings.rewriting", "lowering.graphs.rnn"),
-        "lowering.autograd.second_runs",
+        *("rewriter.capture.rewrites.branch_rewrites", "lowering.graph.rnn"),
+        "lowering.autograd.eager_rerun",
     }
     assert users == {"dynfix", *(f"dynfix.{name}" for name in listed)}
 
@@ -105,8 +109,8 @@ def test_only_listed_modules_touch_torchs_compiler():
 def test_the_light_commands_load_no_torch():
     light = [
         "dynfix",
-        "dynfix.rewriter.dynrun",
-        "dynfix.rewriter.config",
+        "dynfix.rewriter.dynrun.main",
+        "dynfix.rewriter.frontend.config",
         "dynfix.runtime.options",
         "dynfix.codemods.cli.command",
     ]
@@ -152,7 +156,7 @@ def test_the_reader_sees_imports_of_every_kind(tmp_path):
 
 
 # Parts of the house where the rest holds as well; the others join as it gets true of them.
-TYPED = ("dynfix.codemods", "dynfix.rewriter.edits", "dynfix.rewriter.catalogue")
+TYPED = ("dynfix.codemods", "dynfix.rewriter.source", "dynfix.rewriter.catalogue")
 SMALL = 100  # lines
 MOST_SMALL_MODULES = 95  # with a single importer; this number may only fall
 WIDTH = 100
@@ -215,10 +219,10 @@ def test_lines_are_narrow():
 
 # Patterns and rules that write spans of text themselves, and why.
 SPLICERS = {
-    "rewriter.patterns.compiled.compiled_checks": "a head above a statement, which becomes its else",
-    "rewriter.patterns.compiled.compiled_scalars": "a head above a statement, which becomes its else",
-    "rewriter.patterns.tensor_if": "an elif becomes an else; comments go above",
-    "rewriter.patterns.compiled.when_compiled": "a head above an if, which becomes its elif",
+    "rewriter.transforms.compiled.compiled_checks": "a head above a statement, which becomes its else",
+    "rewriter.transforms.compiled.compiled_scalars": "a head above a statement, which becomes its else",
+    "rewriter.transforms.tensor_if": "an elif becomes an else; comments go above",
+    "rewriter.transforms.compiled.when_compiled": "a head above an if, which becomes its elif",
     "codemods.rules.host.tensor_text": "within an f-string",
     "codemods.rules.libraries.constant_block": "the text of statements that move",
 }
@@ -228,7 +232,7 @@ def test_patterns_and_rules_state_intents():
     """Parentheses, comments, semicolons and indentation are looked after in rewriter/edits."""
     found = set()
     for module, path in sources().items():
-        if module.startswith(("dynfix.rewriter.patterns", "dynfix.codemods.rules")):
+        if module.startswith(("dynfix.rewriter.transforms", "dynfix.codemods.rules")):
             calls = (n for n in ast.walk(syntax(path)) if isinstance(n, ast.Call))
             if any(isinstance(c.func, ast.Name) and c.func.id == "Edit" for c in calls):
                 found.add(module.removeprefix("dynfix."))

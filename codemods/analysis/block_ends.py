@@ -18,7 +18,7 @@ def always_returns(body: list[ast.stmt]) -> bool:
     return isinstance(last, ast.With) and always_returns(last.body)
 
 
-class Flow:
+class ExitEnvironments:
     """Where control may go on from inside the statement at hand: environments at the breaks and
     continues of the loops around it, and between the statements of the `try`s around it."""
 

@@ -7,12 +7,12 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.patterns.compiled.compiled_facts import settles
-from ...rewriter.patterns.name_scopes import rebindings
-from ...rewriter.patterns.tree_walk import parents
+from ...rewriter.analysis.name_scopes import rebindings
+from ...rewriter.analysis.tree_walk import parents
+from ...rewriter.transforms.compiled.trace_time_checks import settles
 
 if TYPE_CHECKING:
-    from ...rewriter.patterns.import_names import Names
+    from ...rewriter.analysis.import_names import ImportedNames
     from ..rules.base import Rule
     from .definitions import Function
     from .file_context import FileContext
@@ -33,7 +33,7 @@ _BLOCKS = {"body", "orelse", "finalbody"}
 _NO_CODE = {"annotation", "ctx", "op", "ops"}
 
 
-def compiling(test: ast.expr, names: Names) -> bool | None:
+def compiling(test: ast.expr, names: ImportedNames) -> bool | None:
     """True where `test` holds only when compiled, False where only when not, None where it tells
     neither."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
@@ -50,7 +50,7 @@ def compiling(test: ast.expr, names: Names) -> bool | None:
     return False if name in _SCRIPTING else None
 
 
-def _exact(test: Any, names: Names) -> bool:
+def _exact(test: Any, names: ImportedNames) -> bool:
     """Whether the other branch of `test` surely is the other case: no `and` in it."""
     while isinstance(test, ast.UnaryOp):
         test = test.operand

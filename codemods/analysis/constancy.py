@@ -8,14 +8,14 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.patterns.call_effects import (
+from ...rewriter.analysis.call_effects import (
     CONSTANT_BUILTINS,
     MAY_WRITE,
     allows,
     of_function,
     of_method,
 )
-from ...rewriter.patterns.tree_walk import below
+from ...rewriter.analysis.tree_walk import below
 
 if TYPE_CHECKING:
     from .definitions import Class, Function

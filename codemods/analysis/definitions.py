@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.patterns.import_names import dotted
-from ...rewriter.patterns.name_scopes import bound_by
-from ...rewriter.patterns.tree_walk import below
+from ...rewriter.analysis.import_names import dotted
+from ...rewriter.analysis.name_scopes import bound_by
+from ...rewriter.analysis.tree_walk import below
 from .attribute_stores import AttributeStores
 from .captured_walk import VALUES
 from .grad_modes import switching_functions
 
 if TYPE_CHECKING:
-    from ...rewriter.patterns.import_names import Names
+    from ...rewriter.analysis.import_names import ImportedNames
 
 
 def _words(text: str) -> Any:
@@ -114,7 +114,7 @@ class FileProgram:
     def __init__(
         self,
         tree: ast.Module,
-        names: Names,
+        names: ImportedNames,
         index: dict[type, list[ast.AST]],
         qualified: dict[ast.FunctionDef, str] | None = None,
     ) -> None:
@@ -350,12 +350,12 @@ class FileProgram:
             owner = owner.outer
         if owner is None:
             return
-        classes = self._held(owner, node.value)
+        classes = self._instances_in(owner, node.value)
         if isinstance(node.value, ast.Name) and node.value.id == owner.self_name:
             classes = [owner.cls]
         yield from filter(None, (self.method(cls, node.attr) for cls in classes))
 
-    def _held(self, owner: Function, node: ast.expr) -> Iterator[Any]:
+    def _instances_in(self, owner: Function, node: ast.expr) -> Iterator[Any]:
         """The classes of this file that `self.attribute` may be an instance of, by what `__init__`
         stores there; modules are called, not asked for methods."""
         own = (

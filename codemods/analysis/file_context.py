@@ -9,18 +9,18 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.edits.spans import Refusal, Safety
-from ...rewriter.patterns.file_view import FUNCTIONS, FileView
-from ...rewriter.patterns.import_names import Names, by_type
-from ...rewriter.patterns.kinds import ANY
-from ...rewriter.patterns.proofs import Proofs
-from ...rewriter.patterns.tree_walk import parents
-from ...rewriter.patterns.value_uses import ValueUses
+from ...rewriter.analysis.file_view import FUNCTIONS, FileView
+from ...rewriter.analysis.import_names import ImportedNames, by_type
+from ...rewriter.analysis.kinds import ANY
+from ...rewriter.analysis.proofs import Proofs
+from ...rewriter.analysis.tree_walk import parents
+from ...rewriter.analysis.value_uses import ValueUses
+from ...rewriter.source.spans import Refusal, Safety
 from ..trace.trace_facts import qualified
+from .assumed_tensors import supposing
 from .definitions import FileProgram, last_name
 from .findings import ERROR, Finding
 from .inference import Inference
-from .supposed import supposing
 
 # What runs a function once and keeps the side that it took, or refuses to take one.
 _TRACERS = (
@@ -38,9 +38,9 @@ _READS_SOURCE = frozenset(
 _READS_NAMES = frozenset("globals locals vars dir".split())
 
 if TYPE_CHECKING:
-    from ...rewriter.edits.source_file import SourceFile
-    from ...rewriter.edits.spans import Fix
-    from ...rewriter.patterns.kinds import Kind
+    from ...rewriter.analysis.kinds import Kind
+    from ...rewriter.source.source_file import SourceFile
+    from ...rewriter.source.spans import Fix
     from ..cli.settings import Settings
     from .definitions import Function
 
@@ -51,7 +51,7 @@ class FileContext(FileView):
 
     def __init__(self, source: SourceFile, settings: Settings) -> None:
         self.settings, self.index = settings, by_type(source.tree)
-        super().__init__(source, Names(source.tree, self.index))
+        super().__init__(source, ImportedNames(source.tree, self.index))
         self.facts = settings.facts_of(source.path)
         named = qualified(source.tree) if self.facts else None
         self.program = FileProgram(source.tree, self.names, self.index, named)
@@ -136,7 +136,7 @@ class FileContext(FileView):
         parts = (n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute))
         return not self.program.acting.isdisjoint(parts)
 
-    def supposed(self, node: ast.AST, at: ast.AST) -> bool:
+    def assumed_tensor(self, node: ast.AST, at: ast.AST) -> bool:
         """Whether what is said of an expression holds if inputs are tensors alone; a name may stand
         nowhere, and be bound before `at`."""
         if self._known is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...rewriter.edits.spans import Fix
+from ...rewriter.source.spans import Fix
 
 ERROR, NOTE = "error", "note"
 SYNTAX, FAILURE = "syntax-error", "failure"  # codes of what is no rule's finding

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.patterns.kinds import constant
+from ...rewriter.analysis.kinds import constant
 from .captured_walk import compiling
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def counted(node: Any, context: FileContext) -> Any:
     return Growth(node, function, attr, (other,), (target, read)) if read is not None else None
 
 
-def kept(node: ast.stmt, context: FileContext) -> Any:
+def stored_values(node: ast.stmt, context: FileContext) -> Any:
     """The Growth of `self.seen.append(x)` and the like, also of a list that a dict of the module
     holds, and of `self.seen[len(self.seen)] = x`."""
     function = _method(node, context)
@@ -242,7 +242,7 @@ class Attribute:
 
     def _use(self, node: ast.Attribute) -> Use | None:
         function = self._function(node)
-        if self._muted(node) or self._unrelated(node, function):
+        if self._only_in_eager(node) or self._unrelated(node, function):
             return None
         what = "store" if isinstance(node.ctx, (ast.Store, ast.Del)) else self._load(node)
         return Use(
@@ -279,7 +279,7 @@ class Attribute:
         )
         return "trim" if items else "read"
 
-    def _muted(self, node: ast.Attribute) -> bool:
+    def _only_in_eager(self, node: ast.Attribute) -> bool:
         """Whether a node stands in code that only eager runs."""
         child, parent = node, self.parents.get(node)
         while parent is not None:

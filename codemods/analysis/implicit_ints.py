@@ -5,7 +5,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from ...rewriter.patterns.torch_facts import SIZED, SIZED_FACTORIES
+from ...rewriter.analysis.torch_facts import SIZED, SIZED_FACTORIES
 
 
 def places(resolve: Callable[..., Any], node: ast.expr) -> list[ast.expr]:

@@ -7,8 +7,8 @@ import ast
 from dataclasses import replace
 from typing import Any
 
-from ...rewriter.patterns import torch_facts as tables
-from ...rewriter.patterns.kinds import (
+from ...rewriter.analysis import torch_facts as tables
+from ...rewriter.analysis.kinds import (
     ANY,
     BOOL,
     FLOAT,
@@ -26,9 +26,9 @@ from ...rewriter.patterns.kinds import (
     TENSORS,
     Kind,
 )
+from .assumed_tensors import OF_INPUT
 from .grad_modes import switches
 from .infer_operators import Operators
-from .supposed import OF_INPUT
 
 _BUILTINS = {
     "len": SIZE,

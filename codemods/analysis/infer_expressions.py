@@ -6,8 +6,8 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.patterns import torch_facts as tables
-from ...rewriter.patterns.kinds import (
+from ...rewriter.analysis import torch_facts as tables
+from ...rewriter.analysis.kinds import (
     ANY,
     BOOL,
     DICT,
@@ -32,13 +32,13 @@ from ...rewriter.patterns.kinds import (
     constant,
     product_rank,
 )
-from ...rewriter.patterns.name_scopes import Rebindings, rebindings
-from .block_ends import Flow
-from .supposed import OF_INPUT, comes_of_input, of_input, picks_axes
+from ...rewriter.analysis.name_scopes import Rebindings, rebindings
+from .assumed_tensors import OF_INPUT, comes_of_input, of_input, picks_axes
+from .block_ends import ExitEnvironments
 
 if TYPE_CHECKING:
-    from ...rewriter.patterns.import_names import Names
-    from ..trace.trace_facts import Facts
+    from ...rewriter.analysis.import_names import ImportedNames
+    from ..trace.trace_facts import TraceFacts
     from .definitions import Class, FileProgram
 
 
@@ -49,13 +49,15 @@ _NO_SCOPE = Rebindings(frozenset(), frozenset(), frozenset(), {})
 class Expressions:
     """State of one file's inference, and the expression half of it."""
 
-    def __init__(self, program: FileProgram, names: Names, facts: Facts | None = None) -> None:
+    def __init__(
+        self, program: FileProgram, names: ImportedNames, facts: TraceFacts | None = None
+    ) -> None:
         self.program, self.names, self.tokens, self.facts = program, names, Tokens(), facts
         self.suppose, self.suggested, self.users = False, set(), {}
         self.kinds, self.done, self.return_kinds, self.final_env = {}, set(), {}, {}
         self.stored, self.class_kinds, self.proved, self.at_branch = {}, {}, set(), {}
         self.env, self.returned, self.current = {}, [], None
-        self.scope, self.flow, self.module_env = _NO_SCOPE, Flow(), {}
+        self.scope, self.flow, self.module_env = _NO_SCOPE, ExitEnvironments(), {}
         self.grad_modes, self.at_once = {}, set()
         self.switching, self._scopes = program.switching, {}
         self._module_level()

@@ -6,8 +6,8 @@ import ast
 from dataclasses import replace
 from typing import Any
 
-from ...rewriter.patterns import torch_facts as tables
-from ...rewriter.patterns.kinds import (
+from ...rewriter.analysis import torch_facts as tables
+from ...rewriter.analysis.kinds import (
     ANY,
     BOOL,
     FLOAT,
@@ -21,8 +21,8 @@ from ...rewriter.patterns.kinds import (
     TENSORS,
     Kind,
 )
+from .assumed_tensors import picks_axes
 from .infer_expressions import Expressions
-from .supposed import picks_axes
 
 _LETTERS = {"I": INT, "F": FLOAT, "B": BOOL, "N": NUMBER, "S": SIZE}
 

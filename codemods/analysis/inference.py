@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.patterns.kinds import (
+from ...rewriter.analysis.kinds import (
     ANY,
     BOOL,
     DICT,
@@ -21,9 +21,9 @@ from ...rewriter.patterns.kinds import (
     TENSORS,
     Kind,
 )
-from ...rewriter.patterns.name_scopes import bound_in, captured_names
-from ...rewriter.patterns.torch_facts import DTYPES
-from .block_ends import Flow, always_returns, leaves
+from ...rewriter.analysis.name_scopes import bound_in, captured_names
+from ...rewriter.analysis.torch_facts import DTYPES
+from .block_ends import ExitEnvironments, always_returns, leaves
 from .grad_modes import keeps_grad_mode, swallows_nothing
 from .infer_calls import Calls
 from .infer_expressions import GRAD_MODE
@@ -55,7 +55,7 @@ class Inference(Calls):
         self.done.add(function)
         saved = self.env, self.current, self.returned, self.proved, self.scope, self.flow
         self.current, self.proved = function, set()
-        self.scope, self.flow = self.scope_of(function.node), Flow()
+        self.scope, self.flow = self.scope_of(function.node), ExitEnvironments()
         try:
             self._body_of(function)
             proved = self.proved - self._tested(function.node)

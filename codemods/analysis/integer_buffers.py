@@ -6,9 +6,9 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.edits.intents import insert_after, insert_before
-from ...rewriter.edits.spans import Edit
-from ...rewriter.patterns.tree_walk import below
+from ...rewriter.analysis.tree_walk import below
+from ...rewriter.source.intents import insert_after, insert_before
+from ...rewriter.source.spans import Edit
 
 if TYPE_CHECKING:
     from .definitions import Class, Function

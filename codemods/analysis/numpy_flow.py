@@ -7,7 +7,7 @@ import ast
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.patterns.torch_facts import DTYPE_NAMES, DTYPES, NUMPY_ELEMENTWISE
+from ...rewriter.analysis.torch_facts import DTYPE_NAMES, DTYPES, NUMPY_ELEMENTWISE
 
 if TYPE_CHECKING:
     from .definitions import Function
@@ -100,7 +100,7 @@ class Array:
     c_order: bool = False
 
 
-class Flow:
+class NumpyFlow:
     """Follows the statements of one function; `tensors` are its parameters that are tensors,
     `numbers` the others. `met`: the library functions that torch.compile cannot trace; `floating`:
     parameters that are taken to be float32 or float64."""

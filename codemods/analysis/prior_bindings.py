@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .file_context import FileContext
 
 
-def held(node: ast.expr, context: FileContext) -> tuple[ast.expr, ...]:
+def prior_values(node: ast.expr, context: FileContext) -> tuple[ast.expr, ...]:
     """The expressions that the module's top level binds the name `node` to, or that `__init__`
     alone stores in the attribute `self.x`; () where something else may be there."""
     if isinstance(node, ast.Name):

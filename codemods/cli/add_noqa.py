@@ -7,11 +7,11 @@ import re
 import tokenize
 from typing import TYPE_CHECKING
 
-from ...rewriter.edits.spans import Edit, apply
+from ...rewriter.source.spans import Edit, apply
 from .notebook import load
 
 if TYPE_CHECKING:
-    from ...rewriter.edits.source_file import SourceFile
+    from ...rewriter.source.source_file import SourceFile
     from ..analysis.findings import Finding
 
 

@@ -7,19 +7,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.edits.import_places import add_import
-from ...rewriter.edits.intents import realised
-from ...rewriter.edits.source_file import SourceError
-from ...rewriter.edits.spans import Safety, apply, disjoint
+from ...rewriter.source.import_places import add_import
+from ...rewriter.source.intents import realised
+from ...rewriter.source.source_file import SourceError
+from ...rewriter.source.spans import Safety, apply, disjoint
+from ..analysis.assumed_tensors import affected
 from ..analysis.captured_walk import Walk
 from ..analysis.file_context import FileContext
-from ..analysis.supposed import affected
 from ..rules import RULES
 from .suppressions import Suppressions
 
 if TYPE_CHECKING:
-    from ...rewriter.edits.source_file import SourceFile
-    from ...rewriter.edits.spans import Edit, Fix
+    from ...rewriter.source.source_file import SourceFile
+    from ...rewriter.source.spans import Edit, Fix
     from ..analysis.definitions import Function
     from ..analysis.findings import Finding
     from ..rules.base import Rule
@@ -93,12 +93,12 @@ def _findings(source: SourceFile, settings: Settings) -> list[Finding]:
     changed = affected(context.inference)
     if changed:
         supposed = _captured(context.supposing(changed), rules, functions & changed)
-        found = _with_supposed(supposed, found)
+        found = _with_assumed(supposed, found)
     if not any(f.fix is not None and settings.fixes(f.code) for f in found):
         found += [f for rule in rules for f in rule.conclude(context)]
     suppressions = Suppressions(source)
     kept = [f for f in found if not suppressions.covers(f.code, f.line, f.end_line)]
-    shown = [_admitted(f, source) for f in _without_muted(kept, found)]
+    shown = [_admitted(f, source) for f in _without_suppressed(kept, found)]
     return sorted(
         [*shown, *suppressions.unused(_off(settings, source.path))], key=lambda f: f.sort_key()
     )
@@ -110,11 +110,11 @@ _SUPPOSED = (
 )
 
 
-def _with_supposed(supposed: list[Finding], found: list[Finding]) -> list[Finding]:
+def _with_assumed(supposed: list[Finding], found: list[Finding]) -> list[Finding]:
     """The findings, with those that hold where inputs are tensors, and fixes that ask for that."""
     asked = {_place(f) for f in supposed if f.fix is not None and f.fix.asked and _is_safe(f)}
     kept = [f for f in found if _is_safe(f) or _place(f) not in asked]
-    return [*kept, *_only_supposed(supposed, kept)]
+    return [*kept, *_only_assumed(supposed, kept)]
 
 
 def _place(finding: Finding) -> tuple[str, int, int]:
@@ -125,7 +125,7 @@ def _is_safe(finding: Finding) -> bool:
     return finding.fix is not None and finding.fix.safety is Safety.SAFE
 
 
-def _only_supposed(supposed: Any, found: Any) -> Iterator[Any]:
+def _only_assumed(supposed: Any, found: Any) -> Iterator[Any]:
     """Findings that hold where inputs are tensors; none of their fixes is proved."""
     known = {_place(f) for f in found}
     for finding in supposed:
@@ -137,7 +137,7 @@ def _only_supposed(supposed: Any, found: Any) -> Iterator[Any]:
             yield replace(finding, fix=fix)
 
 
-def _without_muted(kept: list[Finding], found: list[Finding]) -> list[Finding]:
+def _without_suppressed(kept: list[Finding], found: list[Finding]) -> list[Finding]:
     """A fix that would also change a suppressed finding is not offered."""
     muted = {f.fix for f in found if f not in kept and f.fix is not None}
     return [

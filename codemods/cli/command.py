@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from ..analysis.findings import Finding
     from ..hoist import plan
-    from ..trace import kept_facts, trace_facts
+    from ..server import language_server
+    from ..trace import saved_facts, trace_facts
     from . import (
         add_noqa,
         command_report,
@@ -31,14 +32,13 @@ if TYPE_CHECKING:
         deep_stack,
         file_writes,
         formats,
-        language_server,
         notebook,
         rules_page,
         runner,
         side_by_side,
         trace_verify,
     )
-    from .runner import Result
+    from .runner import FileResult
     from .settings import Settings
 else:
     add_noqa, command_report = OnDemand(".add_noqa"), OnDemand(".command_report")
@@ -48,7 +48,7 @@ else:
     rules_page, runner = OnDemand(".rules_page"), OnDemand(".runner")
     side_by_side, trace_verify = OnDemand(".side_by_side"), OnDemand(".trace_verify")
     plan, trace_facts = OnDemand("..hoist.plan"), OnDemand("..trace.trace_facts")
-    kept_facts = OnDemand("..trace.kept_facts")
+    saved_facts = OnDemand("..trace.kept_facts")
 
 
 def main(argv: list[str] | None = None) -> int | None:
@@ -152,7 +152,7 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
     if options.trace:
         traced = trace_facts.observed(options.trace, paths)
         facts = deep_stack.called(plan.planned, trace_facts.load(traced), settings)
-        seen = kept_facts.stamps(paths)
+        seen = saved_facts.stamps(paths)
         settings = replace(settings, facts=facts, cache=False)
     else:
         settings = _with_kept_facts(settings, paths)
@@ -169,7 +169,7 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
         within = _within(options, settings)
         results = [_written(result, within) for result in results]
     if options.trace and keeps:
-        kept_facts.store(traced, seen, settings)
+        saved_facts.store(traced, seen, settings)
     stream = sys.stderr if options.diff else sys.stdout
     known = {r.path: r.after for r in results if r.after is not None}
     lines = formats.PlainLines(known)
@@ -178,7 +178,7 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
 
 def _with_kept_facts(settings: Settings, paths: list[str]) -> Settings:
     """With what earlier traced runs showed of these files, where they did not change since."""
-    found, key = kept_facts.stored(paths, settings) if settings.cache else ({}, "")
+    found, key = saved_facts.stored(paths, settings) if settings.cache else ({}, "")
     if not found:
         return settings
     try:
@@ -194,7 +194,7 @@ def _within(options: argparse.Namespace, settings: Settings) -> str:
     return file_writes.checkout((options.paths or ["."])[0], settings.root)
 
 
-def _written(result: Result, within: str) -> Result:
+def _written(result: FileResult, within: str) -> FileResult:
     """The result, once the file is put back if it was fixed; an error where it could not be."""
     if result.raw is None:
         return result
@@ -202,11 +202,11 @@ def _written(result: Result, within: str) -> Result:
         file_writes.write(result.path, result.raw, result.read, within)
     except OSError as error:
         what = failure(result.path, f"cannot be written: {error.strerror}")
-        return runner.Result(result.path, error=what)
+        return runner.FileResult(result.path, error=what)
     return result
 
 
-def show_diff(result: Result, stream: Any) -> None:
+def show_diff(result: FileResult, stream: Any) -> None:
     """To a terminal with its control characters escaped, to a file or a pipe to the byte, as
     `patch` needs it."""
     text = _diff(result)
@@ -215,7 +215,7 @@ def show_diff(result: Result, stream: Any) -> None:
     stream.write(text)
 
 
-def _diff(result: Result) -> str:
+def _diff(result: FileResult) -> str:
     if result.after is None:
         return ""
     if not result.path.endswith(notebook.SUFFIX):
@@ -252,7 +252,10 @@ def _progress(options: argparse.Namespace, total_files: int) -> Any:
 
 
 def _add_noqa(
-    results: list[Result], options: argparse.Namespace, settings: Settings, failures: list[Finding]
+    results: list[FileResult],
+    options: argparse.Namespace,
+    settings: Settings,
+    failures: list[Finding],
 ) -> int:
     """Every line with a finding gets its comment; under --diff and --check that is only told."""
     added, dry = 0, options.diff or options.check
@@ -280,7 +283,7 @@ def _annotate(path: str, options: argparse.Namespace, settings: Settings) -> int
     raw, number = add_noqa.annotate(before, path, [f for f in left if f.level == ERROR])
     if options.diff:
         after = notebook.load(raw, path).document
-        shown = runner.Result(path, before=notebook.load(before, path).document, after=after)
+        shown = runner.FileResult(path, before=notebook.load(before, path).document, after=after)
         show_diff(shown, sys.stdout)
     elif number and not options.check:
         file_writes.write(path, raw, before, _within(options, settings))

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from ..analysis.findings import Finding
     from . import machine_formats
     from .formats import PlainLines
-    from .runner import Result
+    from .runner import FileResult
     from .settings import Settings
 else:
     machine_formats = OnDemand(".machine_formats")
 
 
 def report(
-    results: list[Result],
+    results: list[FileResult],
     options: argparse.Namespace,
     settings: Settings,
     failures: list[Finding],
@@ -61,7 +61,10 @@ def _statistics(shown: list[Finding], output_format: str) -> str:
 
 
 def _exit_code(
-    results: list[Result], failing: list[Finding], options: argparse.Namespace, settings: Settings
+    results: list[FileResult],
+    failing: list[Finding],
+    options: argparse.Namespace,
+    settings: Settings,
 ) -> int:
     fixed = any(r.applied for r in results)
     if fixed and (options.exit_non_zero_on_fix or options.diff):
@@ -78,7 +81,7 @@ def count(number: int, word: str) -> str:
 
 
 def _summary(
-    results: list[Result],
+    results: list[FileResult],
     left: list[Finding],
     failures: list[Finding],
     options: argparse.Namespace,
@@ -108,7 +111,7 @@ def _nothing(options: argparse.Namespace) -> str:
     return f"No Python files or notebooks found in {seen(', '.join(options.paths or ['.']))}."
 
 
-def _fixed(results: list[Result], applied: list[Finding], options: argparse.Namespace) -> str:
+def _fixed(results: list[FileResult], applied: list[Finding], options: argparse.Namespace) -> str:
     files = count(sum(bool(r.applied) for r in results), "file")
     verb = "Would fix" if options.diff else "Fixed"
     return f"{verb} {count(len(applied), 'problem')} in {files}{_silent(applied)}."

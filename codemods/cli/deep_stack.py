@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ...rewriter.edits.source_file import SourceError
+from ...rewriter.source.source_file import SourceError
 from ..analysis.findings import CommandError
 
 _STACK = 512 * 1024 * 1024  # bytes; pages that nothing touches cost nothing

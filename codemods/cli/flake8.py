@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import __version__
-from ...rewriter.edits.source_file import SourceFile
+from ...rewriter.source.source_file import SourceFile
 from ..analysis.findings import ERROR, Finding
 from . import check, deep_stack
 from .settings import load

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.catalogue import REASONS
-from ...rewriter.edits.source_file import SourceError, SourceFile, decode, lines_of
+from ...rewriter.source.source_file import SourceError, SourceFile, decode, lines_of
 from ...runtime.regular_files import read
 from ..analysis.findings import FAILURE, NOTE, SYNTAX
 from .on_demand import OnDemand

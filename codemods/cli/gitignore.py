@@ -14,7 +14,7 @@ _LARGEST = 1 << 20  # bytes of a file of patterns
 _Part = Callable[[str], object]
 
 
-class Pattern:
+class IgnorePattern:
     """One line. Its parts between slashes are matched one by one, in time that grows with their
     number and the path's: a checkout wrote it, and may not hold up who looks at it."""
 
@@ -56,13 +56,13 @@ def _part(text: str) -> _Part | None:
     return re.compile(fnmatch.translate(text.replace("[^", "[!"))).match
 
 
-def _pattern(line: str) -> Pattern | None:
+def _pattern(line: str) -> IgnorePattern | None:
     """None for a blank, a comment, and what fits nothing."""
     line = line.rstrip("\n").rstrip()
     if not line.strip("!/") or line.startswith("#"):
         return None
     try:
-        return Pattern(line)
+        return IgnorePattern(line)
     except re.error:
         return None
 
@@ -88,7 +88,7 @@ class Ignored:
     """Fed with folders from the top down."""
 
     def __init__(self, top: str) -> None:
-        self.rules: list[tuple[str, list[Pattern]]] = []
+        self.rules: list[tuple[str, list[IgnorePattern]]] = []
         above = [os.path.realpath(top)]
         while not os.path.exists(os.path.join(above[-1], ".git")):
             outer = os.path.dirname(above[-1])

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.edits.source_file import SourceError, SourceFile, parse
+from ...rewriter.source.source_file import SourceError, SourceFile, parse
 
 if TYPE_CHECKING:
-    from ...rewriter.edits.spans import Edit, Fix
+    from ...rewriter.source.spans import Edit, Fix
     from ..analysis.findings import Finding
 
 

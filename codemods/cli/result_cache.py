@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.edits.spans import Edit, Fix, Intent, Safety
+from ...rewriter.source.spans import Edit, Fix, Intent, Safety
 from ..analysis.findings import Finding
 from . import cache_folder
 from .cache_folder import count, optional, text, truth

@@ -15,7 +15,7 @@ from typing import Any
 
 from . import file_writes, trace_verify
 from .command import show_diff
-from .runner import Result
+from .runner import FileResult
 from .settings import Settings
 from .terminal import say
 
@@ -37,7 +37,7 @@ def fix_after_run(script: list[str], changes: list[Any]) -> None:
             _write(result)
 
 
-def _write(result: Result) -> None:
+def _write(result: FileResult) -> None:
     try:
         file_writes.write(result.path, result.raw, result.read)
         say(f"--fix: {result.path} was written", "dynrun")
@@ -68,7 +68,7 @@ def _is_library(path: str) -> bool:
     )
 
 
-def _result(path: str, changes: list[Any]) -> Result:
+def _result(path: str, changes: list[Any]) -> FileResult:
     """The file with the changes made, those furthest down first; without `after` where none can
     be."""
     try:
@@ -76,7 +76,7 @@ def _result(path: str, changes: list[Any]) -> Result:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(read).readline)
         text = read.decode(encoding)
     except (OSError, SyntaxError, UnicodeDecodeError):
-        return Result(path)
+        return FileResult(path)
     after = text
     for change in sorted(changes, key=lambda c: -c.line):
         made = changed(after, change.line, change.before, change.after)
@@ -86,8 +86,8 @@ def _result(path: str, changes: list[Any]) -> Result:
         else:
             after = made
     if after == text:
-        return Result(path)
-    return Result(path, before=text, after=after, read=read, raw=after.encode(encoding))
+        return FileResult(path)
+    return FileResult(path, before=text, after=after, read=read, raw=after.encode(encoding))
 
 
 def changed(text: str, line: int, before: str, after: str) -> str | None:

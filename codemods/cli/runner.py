@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.edits.source_file import SourceError
+from ...rewriter.source.source_file import SourceError
 from ...runtime.regular_files import kind, read
 from ..analysis.findings import failure
 from .command_line import SUFFIXES
@@ -36,7 +36,7 @@ _seen = [0]
 
 
 @dataclass(frozen=True)
-class Result:
+class FileResult:
     """One file: `left` are its findings after fixing, `applied` those that were fixed; `before` and
     `after` its text where a fix changed it, `read` and `raw` its bytes; `error` where it could not
     be handled."""
@@ -125,21 +125,21 @@ def _skipped(path: str, is_folder: bool, settings: Settings, ignored: Any) -> bo
     return settings.excludes(path) or (ignored is not None and ignored.matches(path, is_folder))
 
 
-def handle(path: str, raw: bytes, settings: Settings, fixing: bool) -> Result:
+def handle(path: str, raw: bytes, settings: Settings, fixing: bool) -> FileResult:
     """The Result for one file's bytes."""
     try:
         source = notebook.load(raw, path)
         if source is None:
-            return Result(path)
+            return FileResult(path)
         if not fixing:
-            return Result(path, tuple(source.placed(check.findings(source, settings))))
+            return FileResult(path, tuple(source.placed(check.findings(source, settings))))
         fixed = check.fix(source, settings)
     except SourceError as error:
         what = failure(path, error.message, error.line, error.column, error.cell)
-        return Result(path, error=what)
+        return FileResult(path, error=what)
     if fixed.source.text == source.text:
-        return Result(path, fixed.left)
-    return Result(
+        return FileResult(path, fixed.left)
+    return FileResult(
         path,
         fixed.left,
         fixed.applied,
@@ -150,24 +150,24 @@ def handle(path: str, raw: bytes, settings: Settings, fixing: bool) -> Result:
     )
 
 
-def handled(path: str, raw: bytes, settings: Settings, fixing: bool) -> Result:
+def handled(path: str, raw: bytes, settings: Settings, fixing: bool) -> FileResult:
     """`handle`, and where it fails, for whatever reason, a Result that says so."""
     try:
         return deep_stack.called(handle, path, raw, settings, fixing)
     except Exception as error:
-        return Result(path, error=failure(path, deep_stack.reason(error)))
+        return FileResult(path, error=failure(path, deep_stack.reason(error)))
 
 
-def _read_and_handle(job: tuple[str, Settings, bool]) -> tuple[Result, bytes]:
+def _read_and_handle(job: tuple[str, Settings, bool]) -> tuple[FileResult, bytes]:
     path, settings, fixing = job
     try:
         path.encode()
         raw = read(path)
     except UnicodeEncodeError:
         what = "the file's name is not UTF-8: give it another"
-        return Result(path, error=failure(path, what)), b""
+        return FileResult(path, error=failure(path, what)), b""
     except OSError as error:
-        return Result(path, error=failure(path, error.strerror or str(error))), b""
+        return FileResult(path, error=failure(path, error.strerror or str(error))), b""
     result = handled(path, raw, settings, fixing)
     _collect_now_and_then(len(raw))
     return result, raw
@@ -180,7 +180,9 @@ def _collect_now_and_then(size: int) -> None:
         gc.collect()
 
 
-def run(paths: list[str], settings: Settings, fixing: bool, progress: Any = None) -> list[Result]:
+def run(
+    paths: list[str], settings: Settings, fixing: bool, progress: Any = None
+) -> list[FileResult]:
     """Results of all files, in order. `progress(done)` is called after each."""
     cache = Cache(settings) if settings.cache else None
     results, todo = _from_cache(paths, settings, fixing, cache)
@@ -215,14 +217,14 @@ def _once_more(result: Any, settings: Settings) -> Any:
 
 def _from_cache(
     paths: list[str], settings: Settings, fixing: bool, cache: Any
-) -> tuple[dict[str, Result], list[str]]:
+) -> tuple[dict[str, FileResult], list[str]]:
     results, todo = {}, []
     for path in paths:
         found = _cached(path, cache) if cache and cache.entries else None
         if found is None or (fixing and any(settings.wants(f) for f in found)):
             todo.append(path)
         else:
-            results[path] = Result(path, tuple(found))
+            results[path] = FileResult(path, tuple(found))
     return results, todo
 
 
@@ -235,7 +237,7 @@ def _cached(path: str, cache: Cache) -> list[Finding] | None:
 
 def _outcomes(
     todo: list[str], settings: Settings, fixing: bool, jobs: int
-) -> Iterator[tuple[Result, bytes]]:
+) -> Iterator[tuple[FileResult, bytes]]:
     """Each file's outcome, in order. Trees make no cycles: the collector, which would look at every
     node again and again (a third of the time), only runs between files."""
     gc.disable()
@@ -247,7 +249,7 @@ def _outcomes(
 
 def _handled(
     todo: list[str], settings: Settings, fixing: bool, jobs: int
-) -> Iterator[tuple[Result, bytes]]:
+) -> Iterator[tuple[FileResult, bytes]]:
     work = [(path, settings.narrowed(path), fixing) for path in todo]
     if jobs == 1 or len(work) < _ENOUGH_FOR_TWO:
         yield from map(_read_and_handle, work)

@@ -11,14 +11,14 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.catalogue import REASONS
-from ...rewriter.edits.spans import Safety
+from ...rewriter.source.spans import Safety
 from ...runtime.regular_files import read
 from ..analysis.findings import CommandError
 from .toml import tables
 
 if TYPE_CHECKING:
     from ..analysis.findings import Finding
-    from ..trace.trace_facts import Facts
+    from ..trace.trace_facts import TraceFacts
 
 
 FORMATS = (
@@ -120,7 +120,7 @@ class Settings:
     def excludes(self, path: str) -> bool:
         return self._matches(path, (*self.exclude, *self.extend_exclude))
 
-    def facts_of(self, path: str) -> Facts | None:
+    def facts_of(self, path: str) -> TraceFacts | None:
         """The Facts of the file at `path`, or None."""
         return self.facts.get(os.path.realpath(path)) if self.facts else None
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.edits.source_file import SourceError, SourceFile
+from ...rewriter.source.source_file import SourceError, SourceFile
 from ..analysis.findings import ERROR
 from ..hoist.plan import planned
 from ..trace import trace_facts

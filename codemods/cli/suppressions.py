@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.catalogue import REASONS
-from ...rewriter.edits.spans import Edit, Fix
+from ...rewriter.source.spans import Edit, Fix
 from ..analysis.findings import Finding
 
 if TYPE_CHECKING:
-    from ...rewriter.edits.source_file import SourceFile
+    from ...rewriter.source.source_file import SourceFile
 
 
 _NOQA = re.compile(

@@ -17,7 +17,7 @@ from . import notebook, runner
 from .terminal import say
 
 if TYPE_CHECKING:
-    from .runner import Result
+    from .runner import FileResult
     from .settings import Settings
 
 
@@ -43,7 +43,9 @@ class Observed:
 _PARTS = {"values": "other values", "text": "other text is printed", "code": "another exit code"}
 
 
-def verified(commands: list[str], results: list[Result], settings: Settings) -> list[Result]:
+def verified(
+    commands: list[str], results: list[FileResult], settings: Settings
+) -> list[FileResult]:
     """The results, with files taken back after whose fixes the script differs; tells what it
     did."""
     texts = {
@@ -73,11 +75,11 @@ def verified(commands: list[str], results: list[Result], settings: Settings) -> 
 
 def _one_by_one(
     commands: list[str],
-    results: list[Result],
+    results: list[FileResult],
     settings: Settings,
     before: Observed,
     parts: tuple[str, ...],
-) -> tuple[list[Result], Observed]:
+) -> tuple[list[FileResult], Observed]:
     """File after file: with its fixes, with the safe ones alone, or as it was."""
     kept: dict[str, str] = {}
     chosen, last = [], before
@@ -96,7 +98,7 @@ def _one_by_one(
     return chosen, last
 
 
-def _choices(result: Result, settings: Settings) -> list[Result]:
+def _choices(result: FileResult, settings: Settings) -> list[FileResult]:
     if result.after is None:
         return [result]
     safe = replace(settings, unsafe_fixes=False)

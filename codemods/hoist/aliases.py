@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.patterns.call_effects import NEW_BUILTINS
-from ...rewriter.patterns.torch_facts import METHOD
+from ...rewriter.analysis.call_effects import NEW_BUILTINS
+from ...rewriter.analysis.torch_facts import METHOD
 from .module_state import ALIASES, CHANGES, base, changes
-from .movable import bound, handed, parameters
+from .purity import bound, handed, parameters
 
 if TYPE_CHECKING:
     from .project import File
@@ -53,9 +53,11 @@ class Aliases:
         self.me, self.groups, self.wholes = file.self_name(function), {}, {}
         for node in ast.walk(function):
             for names, value in _given(node):
-                self._relate(names, self.held(value), isinstance(value, ast.Name), _takes(value))
+                self._relate(
+                    names, self.objects_of(value), isinstance(value, ast.Name), _takes(value)
+                )
             for owner, value in self._kept(node):
-                self._relate(self.held(value), {owner}, False, True)
+                self._relate(self.objects_of(value), {owner}, False, True)
 
     def of(self, name: str) -> set[str]:
         """The names that may stand for what shares memory with it: tensors of another dtype do
@@ -157,20 +159,20 @@ class Aliases:
         fact = self.file.fact(self.function, node.value)
         return isinstance(node, ast.Subscript) and fact is not None and fact.what == "tensor"
 
-    def held(self, node: ast.AST) -> set[str]:
+    def objects_of(self, node: ast.AST) -> set[str]:
         """The names whose objects an expression's value may be, hold, or share memory with."""
         fact = self.file.fact(self.function, node) if isinstance(node, ast.expr) else None
         if fact is not None and fact.what in _PLAIN and not fact.optional:
             return set()
-        found = self._held(node, fact)
+        found = self._objects_of(node, fact)
         dtype = fact.dtype if fact is not None and fact.what == "tensor" else None
         return {n for n in found if dtype is None or self._dtype(n) in (None, dtype)}
 
-    def _held(self, node: ast.AST, fact: Any) -> set[str]:
+    def _objects_of(self, node: ast.AST, fact: Any) -> set[str]:
         if isinstance(node, ast.Name):
             return {node.id} - {self.me}
         if isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)):
-            return self.held(node.value)
+            return self.objects_of(node.value)
         if isinstance(node, ast.Call):
             return self._result(node)
         if (
@@ -182,15 +184,15 @@ class Aliases:
         if isinstance(node, (ast.Compare, ast.JoinedStr, ast.Constant)):
             return set()
         if isinstance(node, ast.IfExp):
-            return self.held(node.body) | self.held(node.orelse)
-        return set().union(*(self.held(n) for n in ast.iter_child_nodes(node)))
+            return self.objects_of(node.body) | self.objects_of(node.orelse)
+        return set().union(*(self.objects_of(n) for n in ast.iter_child_nodes(node)))
 
     def _result(self, call: ast.Call) -> set[str]:
         """Of what a call gives: new tensors are nobody's."""
         name = self.file.names.resolve(call.func) or ""
         last = name.rpartition(".")[2]
         given = set().union(
-            *(self.held(a) for a in [*call.args, *(k.value for k in call.keywords)])
+            *(self.objects_of(a) for a in [*call.args, *(k.value for k in call.keywords)])
         )
         if name.startswith("torch."):
             return given if last in ALIASES or last.endswith("_") else set()
@@ -200,10 +202,10 @@ class Aliases:
         if known:
             return self._returned(call, known)
         if not isinstance(call.func, ast.Attribute):
-            return given | self.held(call.func)
+            return given | self.objects_of(call.func)
         method = call.func.attr
         new = method in METHOD and method not in ALIASES and not method.endswith("_")
-        return set() if new else given | self.held(call.func.value)
+        return set() if new else given | self.objects_of(call.func.value)
 
     def _named(self, name: str) -> list[Any]:
         return [n for n in self.file.functions.values() if n.name == name]
@@ -265,7 +267,7 @@ class Aliases:
             if isinstance(part, (ast.Subscript, ast.Attribute)) and not isinstance(
                 part.ctx, ast.Load
             ):
-                held = self.held(part.value) if isinstance(part.value, ast.Call) else ()
+                held = self.objects_of(part.value) if isinstance(part.value, ast.Call) else ()
                 yield from ((n, self._in_memory(part)) for n in {_holder(part), *held})
             elif isinstance(part, ast.Call):
                 yield from self._by_call(part)
@@ -308,7 +310,10 @@ class Aliases:
 
     def _receivers(self, func: ast.Attribute) -> set[Any]:
         """The names of what a method changes: of `torch.split(s, 1)[0].zero_()` also `s`."""
-        return {base(func.value), *(self.held(func.value) if func.attr not in CHANGES else ())}
+        return {
+            base(func.value),
+            *(self.objects_of(func.value) if func.attr not in CHANGES else ()),
+        }
 
     def _by_function(self, call: ast.Call) -> Iterator[Any]:
         """What the function is seen to write into; of one that is not, lists and the like that are
@@ -321,7 +326,7 @@ class Aliases:
         for file, function, is_bound in known:
             for name, memory in written_parameters(file, function).items():
                 for given in handed(function, call, name, is_bound):
-                    yield from ((n, memory) for n in {base(given), *self.held(given)})
+                    yield from ((n, memory) for n in {base(given), *self.objects_of(given)})
 
     def _returned(self, call: Any, known: Any) -> Any:
         """The names whose objects what is called may give back."""

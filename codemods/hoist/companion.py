@@ -11,12 +11,12 @@ from ..analysis.captured_walk import VALUES
 from .slices import Slice
 
 if TYPE_CHECKING:
-    from .movable import Purity
     from .project import File
+    from .purity import Purity
 
 
 @dataclass(eq=False)
-class Call:
+class CalleeMatch:
     """Where the function of `callee` is called: `matched` {parameter: argument}, `extra` {keyword:
     argument} beyond them; `receiver`: what stands for its first parameter, `of_module`: a module
     that is called."""

@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.edits.spans import Edit
+from ...rewriter.source.spans import Edit
 from ..analysis.captured_walk import VALUES
 from .companion_source import flat
 
 if TYPE_CHECKING:
-    from ...rewriter.edits.source_file import SourceFile
+    from ...rewriter.source.source_file import SourceFile
     from .companion import AheadValue, Companion
     from .project import File
 

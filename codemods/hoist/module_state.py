@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.patterns.torch_facts import METHOD
+from ...rewriter.analysis.torch_facts import METHOD
 
 if TYPE_CHECKING:
     from .project import File, Project
@@ -60,7 +60,7 @@ def base(node: Any) -> str:
     return node.id if isinstance(node, ast.Name) else None
 
 
-class State:
+class ModuleState:
     """Of the functions that ran under modules, and those that they name: what they store in
     attributes."""
 

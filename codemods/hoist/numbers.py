@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.implicit_ints import elements, places
 from .aliases import aliases_of
-from .movable import parameters
+from .purity import parameters
 
 if TYPE_CHECKING:
     from .project import File

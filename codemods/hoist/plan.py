@@ -14,21 +14,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.edits.import_places import after_imports
-from ...rewriter.edits.source_file import SourceError, SourceFile
-from ...rewriter.edits.spans import Edit, Fix, Safety, apply
-from ...rewriter.patterns.torch_facts import METHOD
+from ...rewriter.analysis.torch_facts import METHOD
+from ...rewriter.source.import_places import after_imports
+from ...rewriter.source.source_file import SourceError, SourceFile
+from ...rewriter.source.spans import Edit, Fix, Safety, apply
 from ...runtime.regular_files import read
 from ..analysis.findings import Finding
 from ..cli.suppressions import Suppressions
 from . import companion_edits
+from .clobbers import Untouched
 from .companion_source import HELPER, HELPER_TEXT, text_of
 from .planner import Planner
-from .untouched import Untouched
 
 if TYPE_CHECKING:
     from ..cli.settings import Settings
-    from ..trace.trace_facts import Facts
+    from ..trace.trace_facts import TraceFacts
     from .companion import Companion
 
 
@@ -134,8 +134,8 @@ class FilePlan:
 
 
 def planned(
-    facts: dict[str, Facts], settings: Settings, load: Callable[..., Any] | None = None
-) -> dict[str, Facts]:
+    facts: dict[str, TraceFacts], settings: Settings, load: Callable[..., Any] | None = None
+) -> dict[str, TraceFacts]:
     """The facts, each with its file's part of the plan; of files that the settings let be changed.
     `load(path)` gives the Source of a file."""
     known = {path: copy.copy(fact) for path, fact in facts.items()}

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from ..analysis.captured_walk import VALUES
 from .companion import AheadValue, Companion
 from .companion_source import HELPER, flat, one_of
-from .legal import check_defaults, check_function, matched, only_read
-from .movable import Impure, Purity
+from .hoist_legality import check_defaults, check_function, matched, only_read
 from .numbers import as_python
 from .project import Project
+from .purity import Impure, Purity
 from .read_candidates import (
     candidates,
     changing_element,
@@ -26,7 +26,7 @@ from .read_candidates import (
 )
 
 if TYPE_CHECKING:
-    from ..trace.trace_facts import Facts
+    from ..trace.trace_facts import TraceFacts
     from .project import File, Frame
 
 
@@ -41,7 +41,7 @@ class NoReceiver(Impure):
 class Planner:
     """Takes reads one by one; what cannot be computed ahead leaves no trace."""
 
-    def __init__(self, facts: dict[str, Facts], load: Any) -> None:
+    def __init__(self, facts: dict[str, TraceFacts], load: Any) -> None:
         self.project = Project(facts, load)
         self.purity = Purity(self.project)
         self.companions, self.reads, self.failed = {}, [], []

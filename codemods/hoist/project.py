@@ -8,32 +8,32 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.patterns.import_names import Names, by_type
+from ...rewriter.analysis.import_names import ImportedNames, by_type
 from ...runtime.regular_files import read
 from ..trace.trace_facts import qualified
 
 if TYPE_CHECKING:
-    from ...rewriter.edits.source_file import SourceFile
-    from ..trace.trace_facts import Facts
+    from ...rewriter.source.source_file import SourceFile
+    from ..trace.trace_facts import TraceFacts
 
 
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-_MANY = 60
+_MAX_FILES = 60
 _INNER = ("<listcomp>", "<genexpr>", "<setcomp>", "<dictcomp>")
 
 
 class File:
     """One file: its source, functions and facts."""
 
-    def __init__(self, path: str, source: SourceFile, facts: Facts, project: Project) -> None:
+    def __init__(self, path: str, source: SourceFile, facts: TraceFacts, project: Project) -> None:
         self.path, self.source, self.facts, self.project = path, source, facts, project
         self.names_of = qualified(source.tree)
         self.functions = {name: node for node, name in self.names_of.items()}
         self.parents = {c: p for p in ast.walk(source.tree) for c in ast.iter_child_nodes(p)}
 
     @cached_property
-    def names(self) -> Names:
-        return Names(self.source.tree, by_type(self.source.tree))
+    def names(self) -> ImportedNames:
+        return ImportedNames(self.source.tree, by_type(self.source.tree))
 
     @cached_property
     def by_line(self) -> Any:
@@ -122,7 +122,7 @@ class Frame:
 class Project:
     """The files by real path, loaded when first asked for; `load(path)` gives one or None."""
 
-    def __init__(self, facts: dict[str, Facts], load: Any) -> None:
+    def __init__(self, facts: dict[str, TraceFacts], load: Any) -> None:
         self.facts, self.load, self.files, self.named, self.texts, self.written = (
             facts,
             load,
@@ -156,7 +156,7 @@ class Project:
         """Every method of that name in the project, at most so many."""
         if name not in self.named:
             pattern = re.compile(rf"^\s+def {re.escape(name)}\(", re.MULTILINE)
-            files = [self.file(p) for p in self.facts if pattern.search(self.text(p))][:_MANY]
+            files = [self.file(p) for p in self.facts if pattern.search(self.text(p))][:_MAX_FILES]
             self.named[name] = [
                 (f, n) for f in files if f for n in f.functions.values() if n.name == name
             ]

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from .aliases import aliases_of, own
-from .movable import Impure, parameters
+from .purity import Impure, parameters
 
 if TYPE_CHECKING:
-    from .movable import Purity
     from .project import File
+    from .purity import Purity
 
 
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
@@ -177,10 +177,12 @@ class Slice:
         """Statements before `anchor` that may leave the function."""
         leaving = (s for s in self.order if isinstance(s, (ast.Return, ast.Raise)))
         return [
-            s for s in leaving if self.order[s] < self.order[anchor] and not self._apart(s, anchor)
+            s
+            for s in leaving
+            if self.order[s] < self.order[anchor] and not self._exclusive(s, anchor)
         ]
 
-    def _apart(self, first: ast.stmt, second: ast.stmt) -> bool:
+    def _exclusive(self, first: ast.stmt, second: ast.stmt) -> bool:
         """Whether the two stand in different branches of one `if`."""
         for outer in self._around(first):
             if isinstance(outer, ast.If) and outer in self._around(second):
@@ -237,7 +239,9 @@ class Slice:
             self.needed.add(name)
         found = self.bindings.get(name, ())
         before = [
-            s for s in found if self.order[s] < self.order[anchor] and not self._apart(s, anchor)
+            s
+            for s in found
+            if self.order[s] < self.order[anchor] and not self._exclusive(s, anchor)
         ]
         loops = [s for s in self._around(anchor) if isinstance(s, _LOOPS)]
         turns = [s for s in found if s not in before and set(loops) & set(self._around(s))]

@@ -22,10 +22,10 @@ from .dynamic.kept_generator import KeptGenerator
 from .dynamic.run_time_code import CopiedTensor, DynamicCode, Introspection, ObjectIdentity
 from .dynamic.set_attribute import SetAttribute
 from .effects.attribute_counter import AttributeCounter
+from .effects.cached_on_self import KeptOnSelf
 from .effects.debugger import Debugger
 from .effects.file_access import FileAccess
 from .effects.housekeeping import Housekeeping
-from .effects.kept_on_self import KeptOnSelf
 from .effects.logs import Logging
 from .effects.prints import Print
 from .effects.warnings_and_bars import ProgressBar, Warn
@@ -39,7 +39,7 @@ from .host.truth_function import TruthFunction
 from .libraries.constant_block import ConstantBlock
 from .libraries.constant_helper import ConstantHelper
 from .libraries.custom_op import CustomOp
-from .libraries.foreign import Foreign
+from .libraries.foreign import ForeignLibraryCall
 from .libraries.numpy_scalars import NumpyLimits, NumpyScalar
 from .misuse.compile_misuse import CompileInside, Deprecated, Swallowed, WrongMode
 from .misuse.legacy import LegacyVariable, NewLeaf, RecurrentLayer
@@ -92,7 +92,7 @@ RULES = (
     ScopedCapture(),
     DrawnRoll(),
     SizeLoop(),
-    Foreign(),
+    ForeignLibraryCall(),
     NumpyScalar(),
     NumpyLimits(),
     ConstantHelper(),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.catalogue import REASONS, Reason
-from ...rewriter.edits.spans import Safety
+from ...rewriter.source.spans import Safety
 
 if TYPE_CHECKING:
     from ..analysis.file_context import FileContext
@@ -64,7 +64,7 @@ class Rule:
         )
         if self.safety is Safety.UNSAFE:
             safety = "unsafe (`--unsafe-fixes`)"
-        parts = [heading(self.reason), _told(self), f"Fix: {safety}."]
+        parts = [heading(self.reason), _described(self), f"Fix: {safety}."]
         if self.reason.dynamo:
             parts.append(f"Dynamo: {', '.join(self.reason.dynamo)}.")
         parts += ["Before:", _code(self.before)]
@@ -72,7 +72,7 @@ class Rule:
         return "\n\n".join(parts) + "\n"
 
 
-def _told(rule: Rule) -> str:
+def _described(rule: Rule) -> str:
     import textwrap  # only where a page is made
 
     return textwrap.dedent(rule.__doc__ or "").strip()

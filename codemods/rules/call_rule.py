@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from .base import Rule
-from .host.host_read import told
+from .host.host_read import is_logged
 
 if TYPE_CHECKING:
     from ..analysis.file_context import FileContext
@@ -26,7 +26,7 @@ class CallRule(Rule):
         name = context.resolve(node.func)
         if name is None or not (name in self.names or name.startswith(self.prefixes or ("\0",))):
             return
-        if self.applies(node, context) and not told(node, context):
+        if self.applies(node, context) and not is_logged(node, context):
             yield context.finding(
                 self, node, f"{self.message}: `{name}`", fix=self.fix(node, context)
             )

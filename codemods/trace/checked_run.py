@@ -26,7 +26,7 @@ from typing import Any
 from .tensor_traits import layout, together
 from .traced_program import launch
 
-_MOST = 10_000  # outermost calls, of which the results are noted
+_MAX_NOTED_CALLS = 10_000  # outermost calls, of which the results are noted
 _HELD = 100  # outermost modules, of which it is noted what is left in them
 
 
@@ -64,7 +64,7 @@ class CheckedRun:
                 self.depth -= 1
             if len(self.called) < _HELD and all(m is not module for m in self.called):
                 self.called.append(module)
-            if len(self.values) < _MOST:
+            if len(self.values) < _MAX_NOTED_CALLS:
                 given = list(_tensors([args, kwargs], self.torch))
                 every = [*_tensors(result, self.torch), *given]
                 self.values.append([self.digest(result), together(every)])

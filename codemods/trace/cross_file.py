@@ -7,8 +7,8 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.edits.source_file import SourceError, SourceFile
-from ...rewriter.patterns.import_names import Names, by_type
+from ...rewriter.analysis.import_names import ImportedNames, by_type
+from ...rewriter.source.source_file import SourceError, SourceFile
 from ...runtime.regular_files import read
 from .reads_left import Text, stands
 
@@ -56,4 +56,4 @@ def _text(result: Any) -> Any:
         source = SourceFile.from_bytes(result.raw or read(result.path), result.path)
     except (OSError, SourceError, RecursionError, MemoryError):  # it was changed since, or is deep
         return None
-    return Text(source.tree, Names(source.tree, by_type(source.tree)))
+    return Text(source.tree, ImportedNames(source.tree, by_type(source.tree)))

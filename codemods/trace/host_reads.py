@@ -11,18 +11,18 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from ...rewriter.patterns.call_effects import DRAWS
-from ...rewriter.patterns.torch_facts import SIZED, SIZED_FACTORIES
+from ...rewriter.analysis.call_effects import DRAWS
+from ...rewriter.analysis.torch_facts import SIZED, SIZED_FACTORIES
 
 _READS = frozenset("item tolist numpy __bool__ __int__ __float__ __index__ __complex__".split())
 _SHAPES = frozenset(
     "nonzero argwhere unique unique_consecutive masked_select repeat_interleave bincount"
     " __getitem__ arange".split()
 )
-_MOST = 20_000  # looks at stacks, after which a loop has shown its own
+_MAX_STACKS = 20_000  # looks at stacks, after which a loop has shown its own
 
 
-class Reads:
+class HostReadRecorder:
     """Records reads while a module is called; `mode()` gives the function mode that sees every
     tensor operation."""
 
@@ -142,7 +142,7 @@ class Reads:
     def note(self, clean: Any) -> None:
         """Keep the way from the outermost module to the read, innermost last."""
         self.looks += 1
-        if self.looks > _MOST or sys.version_info < (3, 11):
+        if self.looks > _MAX_STACKS or sys.version_info < (3, 11):
             return  # older ones do not tell which expression a frame is at
         frames, frame = [], sys._getframe(3)
         while frame is not None and not self._is_root(frame):

@@ -12,7 +12,7 @@ from typing import Any
 from .trace_facts import qualified
 
 
-class Roots:
+class OutermostModules:
     """`enter(module)` for every outermost call; `data(reads)` joins the roots with the reads of the
     run."""
 

@@ -10,14 +10,14 @@ from ..analysis.captured_walk import compiling, read_ahead
 from .trace_facts import qualified
 
 if TYPE_CHECKING:
-    from ...rewriter.patterns.import_names import Names
+    from ...rewriter.analysis.import_names import ImportedNames
 
 
 class Text:
     """The expressions of one file's functions, by qualified name: those that run when captured, and
     the others."""
 
-    def __init__(self, tree: ast.Module, names: Names) -> None:
+    def __init__(self, tree: ast.Module, names: ImportedNames) -> None:
         self.names = names
         self.functions = {name: node for node, name in qualified(tree).items()}
         self.known = {}

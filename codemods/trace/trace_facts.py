@@ -12,9 +12,9 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...rewriter.patterns.kinds import BOOL, FLOAT, INT, NDARRAY, NONE, SIMPLE, STR, TENSORS, Kind
-from ...rewriter.patterns.torch_facts import DTYPES
-from .kept_facts import joined
+from ...rewriter.analysis.kinds import BOOL, FLOAT, INT, NDARRAY, NONE, SIMPLE, STR, TENSORS, Kind
+from ...rewriter.analysis.torch_facts import DTYPES
+from .saved_facts import joined
 from .traced_program import TraceError, words_of
 
 _SIMPLE = (INT, FLOAT, BOOL, STR, NONE, NDARRAY)
@@ -75,7 +75,7 @@ class Fact:
         return SIMPLE.get(self.what) if self.what in _SIMPLE else None
 
 
-class Facts:
+class TraceFacts:
     """The facts of one file: `of(function, node)`; `captured`: the functions that ran under a
     module's call; `reads`: the host reads under modules of which this file begins the call:
     (frames, whether of the inputs alone)."""
@@ -125,7 +125,7 @@ def _file(entry: Any) -> Any:
         old = table.get((function, text), fact)
         table[function, text] = None if old is None or fact is None else old.join(fact)
     table = {place: fact for place, fact in table.items() if fact is not None}
-    return Facts(
+    return TraceFacts(
         table,
         entry["captured"],
         tuple((frames, clean) for frames, clean in entry.get("reads", ())),

@@ -18,21 +18,21 @@ from dataclasses import astuple
 from importlib.machinery import SourceFileLoader
 from typing import TYPE_CHECKING, Any
 
-from .host_reads import Reads
-from .outermost import Roots
+from .host_reads import HostReadRecorder
+from .outermost import OutermostModules
 from .trace_facts import Fact, qualified
 from .traced_program import launch
 
 if TYPE_CHECKING:
-    from ...rewriter.edits.source_file import SourceFile
+    from ...rewriter.source.source_file import SourceFile
 
 
 _SEE = "__dynfix_see__"
 _LOOK_AROUND = frozenset("super locals globals vars dir eval exec".split())
-_MOST = 4096  # looks at one expression, after which it is known well enough
+_MAX_SAMPLES = 4096  # looks at one expression, after which it is known well enough
 
 
-class Tracer:
+class FactCollector:
     """Collects facts; `see(number, value)` is what instrumented code calls."""
 
     def __init__(self, paths: Any) -> None:
@@ -40,7 +40,7 @@ class Tracer:
         self.places, self.facts, self.looks = [], {}, {}
         self.depth, self.modules, self.captured = 0, 0, set()
         self.torch = self.reads = None
-        self.roots = Roots(self.paths)
+        self.roots = OutermostModules(self.paths)
 
     def place(self, path: str, function: Any, text: str) -> Any:
         self.places.append((path, function, text))
@@ -49,7 +49,7 @@ class Tracer:
     def see(self, number: Any, value: Any) -> Any:
         """Note what `value` is, and give it back."""
         looks = self.looks.get(number, 0)
-        if self.depth and looks < _MOST:
+        if self.depth and looks < _MAX_SAMPLES:
             self.looks[number] = looks + 1
             place = self.places[number]
             self.captured.add(place[:2])
@@ -137,7 +137,7 @@ class Tracer:
     def install(self) -> None:
         self.torch = importlib.import_module("torch")
         importlib.import_module("torch.utils.weak")
-        self.reads = Reads(self.paths, self.torch)
+        self.reads = HostReadRecorder(self.paths, self.torch)
         self.reads.mode().__enter__()  # until the process ends
         hooks = importlib.import_module("torch.nn.modules.module")
         hooks.register_module_forward_pre_hook(self._enter)
@@ -265,7 +265,7 @@ class _Wrap(ast.NodeTransformer):
 def main(argv: Any) -> None:
     listed, out, *words = argv
     with open(listed, encoding="utf-8") as stream:
-        tracer = Tracer(json.load(stream))
+        tracer = FactCollector(json.load(stream))
     tracer.install()
 
     def write() -> None:

@@ -15,16 +15,16 @@ from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import graph_capture_wrappers, graph_compile
 from torch.fx import GraphModule
 
+from ...runtime.background_budget import in_background
 from ...runtime.errors import LoweringError
-from ...runtime.pacing import in_background
-from ..graph_modules import without_text
-from ..graphs import effect_tokens
+from ..graph import effect_tokens
+from ..graph.graph_modules import without_text
 from .aot_calls import Wrapped, watched
 from .aot_parts import schemas
+from .direct_calls import CallMetadata
+from .fast_wrappers import lean
 from .gradient_paths import GradientPaths
 from .joint_graphs import traced_here
-from .lean_calls import lean
-from .plain_calls import Around
 from .wrappers import check_replayed, keep_saved
 
 _preserve_rng_state = aot_autograd.preserve_rng_state
@@ -111,7 +111,7 @@ graph_compile._apply_tensorify_python_scalars = _where_sizes_are_nodes
 
 
 @contextlib.contextmanager
-def _unsaid_anomalies() -> Iterator[None]:
+def _without_anomaly_warnings() -> Iterator[None]:
     """Tracing runs in torch's anomaly mode, which warns of the operator whose gradient cannot be
     traced; the error says the same."""
     with graph_capture_wrappers.warnings.catch_warnings():
@@ -145,7 +145,7 @@ def joint_call(
     example_inputs: list[torch.Tensor],
     compile_kind: Callable[..., Any],
     decompositions: dict[Any, Callable[..., Any]],
-    facts: Around,
+    facts: CallMetadata,
     kept: Any,
 ) -> Callable[..., Any]:
     """The function of a graph whose output is a tuple, as `joint.compile_graph` gives it, by
@@ -160,7 +160,7 @@ def joint_call(
     with (
         _traced_for_us(),
         traced_here(gm),
-        _unsaid_anomalies(),
+        _without_anomaly_warnings(),
         without_text(),
         effect_tokens.inside_graphs(),
         _dense_tangents(gm, example_inputs),

@@ -13,17 +13,17 @@ from typing import Any
 
 import torch
 
+from ...runtime.cache import entries
 from ...runtime.errors import BuildError, LoweringError, UnexpectedResult
 from ...runtime.signals import is_of_a_handler
-from ...runtime.stored import entries
 from ...runtime.torch_headers import torch_parts
-from ..graphs import graph_key
-from . import missing_gradients, second_runs, turned_gradients, unbuilt, uncounted_writes
+from ..graph import graph_key
+from . import eager_rerun, missing_gradients, tangent_layout, unbuilt, unversioned_mutation
 from .call_modes import autocasts, cuda_state
+from .direct_calls import program_in
 from .eager_history import EagerHistory, absent, savers, targets_of, with_zeros
 from .native_nodes import with_node
-from .plain_calls import program_in
-from .result_views import Made, ResultViews
+from .result_views import ResultOrigin, ResultViews
 
 _NONE = frozenset[int]()
 KEPT_NUMEL = 1 << 16  # elements of a written input that are copied, in case it is needed again
@@ -45,13 +45,13 @@ class Differentiable:
         metas: Sequence[Any],
         random: bool,
         kept_under: str | None = None,
-        made: Sequence[Made] = (),
+        made: Sequence[ResultOrigin] = (),
         uncounted: Sequence[int] = (),
     ) -> None:
         self.program, self.module, self.metas, self.random = program, module, metas, random
         self.kept_under, self._views = kept_under, ResultViews(made)
         self.writes: tuple[int, ...] | None = None
-        self._uncounted = tuple({*uncounted_writes.uncounted(module), *uncounted})
+        self._uncounted = tuple({*unversioned_mutation.uncounted(module), *uncounted})
         idle: frozenset[int] = getattr(program, "idle", frozenset())
         self.read = frozenset(range(len(metas))) - idle
         self.copied: frozenset[int] = _NONE
@@ -74,7 +74,7 @@ class Differentiable:
     def in_python(self, *tensors: Any) -> Any:
         if self._no_history or not torch.is_grad_enabled():
             return self._called(tensors)
-        call = Call(self, tensors)
+        call = DifferentiableCall(self, tensors)
         for index in self._with_gradients:
             tensor = tensors[index]
             if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
@@ -99,7 +99,7 @@ class Differentiable:
 
     def _called(self, tensors: Sequence[Any]) -> Any:
         if self._uncounted:
-            results = uncounted_writes.called(self.program, tensors, self._uncounted)
+            results = unversioned_mutation.called(self.program, tensors, self._uncounted)
         else:
             results = self.program(*tensors)
         asked = self._views.asked and torch.is_grad_enabled()
@@ -116,13 +116,15 @@ class Differentiable:
             "python": self.in_python,
             "mended": self._views.as_in_eager,
             "shares": self._views.shares,
-            "prepare": lambda tensors: Call(self, tensors),
+            "prepare": lambda tensors: DifferentiableCall(self, tensors),
             "hooked": tuple(self._with_gradients),
             "inputs": len(tensors),
             "keeps_call": bool(self.random or self.writes),
             "writes": bool(self.writes),
         }
-        self._native = with_node(native, facts, cls, _backward, functools.partial(Call.of, self))
+        self._native = with_node(
+            native, facts, cls, _backward, functools.partial(DifferentiableCall.of, self)
+        )
         for told in self._when_native:
             told(self._native)
         self._when_native.clear()
@@ -179,7 +181,7 @@ class Differentiable:
         cls.backward = staticmethod(_backward)
 
 
-class Call:
+class DifferentiableCall:
     """What one call needs to be made again. `released`: the nodes of eager's history that earlier
     backwards went through, and that had saved tensors; None before the first."""
 
@@ -198,7 +200,9 @@ class Call:
         self.autocast = autocasts() if torch._C._is_any_autocast_enabled() else ()
 
     @classmethod
-    def of(cls, owner: Differentiable, tensors: tuple[Any, ...], versions: list[int]) -> "Call":
+    def of(
+        cls, owner: Differentiable, tensors: tuple[Any, ...], versions: list[int]
+    ) -> "DifferentiableCall":
         """One that wrote and drew nothing, without autocast."""
         made = object.__new__(cls)
         made.owner, made.tensors, made.versions = owner, tensors, versions
@@ -340,15 +344,15 @@ def _backward(ctx: Any, *grads: Any) -> Any:
     taken = range(len(given)) if cls.dynfix_taken is None else cls.dynfix_taken
     missing = [k for k in taken if given[k] is None]
     again = torch.is_grad_enabled() or _is_batched(_VMAP)
-    turned_gradients.resolve(given)
-    turned = None if again else turned_gradients.layouts(cls, given)
+    tangent_layout.resolve(given)
+    turned = None if again else tangent_layout.layouts(cls, given)
     if missing or again or (call is not None and call.released is not None):
         found = _unusual(ctx, call, given, missing, grads)
     else:
         if call is not None and not _keeps_graph():
             ctx.dynfix_call = None
         found = _usual(ctx, call, given, grads, given)
-    return found if turned is None else turned_gradients.as_in_eager(cls, found, turned)
+    return found if turned is None else tangent_layout.as_in_eager(cls, found, turned)
 
 
 def _unusual(ctx: Any, call: Any, given: list[Any], missing: list[int], grads: Any) -> Any:
@@ -364,7 +368,7 @@ def _unusual(ctx: Any, call: Any, given: list[Any], missing: list[int], grads: A
         else:
             ctx.dynfix_call = None
     if again:
-        return second_runs.gradients(ctx, call, given)
+        return eager_rerun.gradients(ctx, call, given)
     kept, absent_here = list(given), _NONE
     if missing:
         absent_here = _places(ctx._forward_cls, missing)
@@ -403,7 +407,7 @@ def _usual(
     if call is not None and (cls.dynfix_unbuilt or not ready):
         fit = call.fit_for(kept, cls)
         if fit and cls.dynfix_unbuilt:
-            return second_runs.gradients(ctx, call, kept)
+            return eager_rerun.gradients(ctx, call, kept)
         place = None if fit else _place(call)
     if not ready:
         kept = list(kept)  # what comes to light now is that the program cannot serve
@@ -418,18 +422,18 @@ def _usual(
         if call is None or len(kept) < count or is_of_a_handler(error):
             raise
         written = _in_eager(error, cls, call, kept)
-        return second_runs.gradients(ctx, call, kept, written)
+        return eager_rerun.gradients(ctx, call, kept, written)
     if not cls.dynfix_built:
         cls.dynfix_built = True
     return found
 
 
-def _place(call: Call) -> str:
+def _place(call: DifferentiableCall) -> str:
     """The user's line."""
     return next(filter(None, graph_key.origins_of(call.owner.module)), "")
 
 
-def _in_eager(error: Exception, cls: Any, call: Call, kept: list[Any]) -> int | None:
+def _in_eager(error: Exception, cls: Any, call: DifferentiableCall, kept: list[Any]) -> int | None:
     """That a backward failed with `error`, which is raised again where eager would fail as well:
     not where no program could be made, or none fits. The result that was written since, if that is
     known."""

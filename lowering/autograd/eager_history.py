@@ -14,13 +14,13 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from ...runtime import result_memory
-from ...runtime.report import log
-from ...runtime.stored.entries import forget, read, write
-from ..fakes import PacedFakeMode
-from ..graph_modules import forward_of
-from ..graphs.result_strides import in_order_of
-from ..graphs.rnn import keep_rnns
+from ...runtime.cache.entries import forget, read, write
+from ...runtime.diagnostics import log
+from ...runtime.programs import result_memory
+from ..fake_tensor_mode import PacedFakeMode
+from ..graph.graph_modules import forward_of
+from ..graph.result_strides import in_order_of
+from ..graph.rnn import keep_rnns
 
 _PART = ".leads"
 
@@ -56,7 +56,9 @@ class EagerHistory:
                 results = forward_of(self.module)(*inputs)
             yield inputs, results
 
-    def leads(self, targets: Callable[[Sequence[Any], Any], Sequence[Any]]) -> tuple["Lead", ...]:
+    def leads(
+        self, targets: Callable[[Sequence[Any], Any], Sequence[Any]]
+    ) -> tuple["HistoryPath", ...]:
         """For each tensor that `targets(inputs, results)` gives: where its gradient leads. Empty
         where the graph does not run on fakes."""
         key = self.kept_under
@@ -71,7 +73,9 @@ class EagerHistory:
                 write(key, {"leads": rows}, _PART)
         return found
 
-    def _leads(self, targets: Callable[[Sequence[Any], Any], Sequence[Any]]) -> tuple["Lead", ...]:
+    def _leads(
+        self, targets: Callable[[Sequence[Any], Any], Sequence[Any]]
+    ) -> tuple["HistoryPath", ...]:
         try:
             with self._run() as (inputs, results):
                 places = {id(each): index for index, each in enumerate(inputs)}
@@ -187,14 +191,14 @@ def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata  # type: ignore[no-any-return]
 
 
-class Lead(NamedTuple):
+class HistoryPath(NamedTuple):
     """To which inputs, and through which nodes that saved tensors: these lead there once."""
 
     inputs: frozenset[int]
     savers: frozenset[int]
 
 
-def _from_data(data: Any) -> tuple[Lead, ...] | None:
+def _from_data(data: Any) -> tuple[HistoryPath, ...] | None:
     """What an earlier process found, if it is well formed."""
     rows = data.get("leads") if data is not None else None
     if not isinstance(rows, list):
@@ -202,17 +206,17 @@ def _from_data(data: Any) -> tuple[Lead, ...] | None:
     parts = [part for row in rows if isinstance(row, list) and len(row) == 2 for part in row]
     if len(parts) != 2 * len(rows) or not all(map(_is_ints, parts)):
         return None
-    return tuple(Lead(frozenset(inputs), frozenset(savers)) for inputs, savers in rows)
+    return tuple(HistoryPath(frozenset(inputs), frozenset(savers)) for inputs, savers in rows)
 
 
 def _is_ints(value: Any) -> bool:
     return isinstance(value, list) and all(type(one) is int for one in value)
 
 
-def _lead(tensor: Any, places: dict[int, int]) -> Lead:
+def _lead(tensor: Any, places: dict[int, int]) -> HistoryPath:
     nodes = _nodes(tensor)
     leaves = (id(getattr(node, "variable", None)) for node in nodes)
-    return Lead(
+    return HistoryPath(
         frozenset(places[leaf] for leaf in leaves if leaf in places),
         frozenset(node._sequence_nr() for node in nodes if _saves(node)),
     )
@@ -250,14 +254,14 @@ def _is_saved(value: Any) -> bool:
     )
 
 
-def absent(given: Sequence[Any], leads: Sequence[Lead]) -> frozenset[int]:
+def absent(given: Sequence[Any], leads: Sequence[HistoryPath]) -> frozenset[int]:
     """The inputs that only gradients of None lead to, if any does."""
     pairs = list(zip(given, leads, strict=False))
     reached = {index for grad, lead in pairs if grad is not None for index in lead.inputs}
     return frozenset(index for _, lead in pairs for index in lead.inputs) - reached
 
 
-def savers(given: Sequence[Any], leads: Sequence[Lead]) -> frozenset[int]:
+def savers(given: Sequence[Any], leads: Sequence[HistoryPath]) -> frozenset[int]:
     """The nodes that saved tensors, which a backward with these gradients goes through."""
     pairs = zip(given, leads, strict=False)
     return frozenset(node for grad, lead in pairs if grad is not None for node in lead.savers)

@@ -8,9 +8,9 @@ from torch._guards import detect_fake_mode
 from torch.fx import GraphModule
 
 from ..decompositions.random_numbers import with_seeds
-from ..graphs.effect_tokens import inputs_of, is_made
-from ..graphs.equal_nodes import partition
-from ..graphs.needed_nodes import needed
+from ..graph.backward_slice import needed
+from ..graph.common_subexpressions import partition
+from ..graph.effect_tokens import inputs_of, is_made
 from .differentiation import differentiates
 from .saved_inputs import keep_compared, keep_complex, keep_results, with_copies
 from .saved_results import with_results

@@ -10,10 +10,10 @@ from torch._functorch._aot_autograd import graph_compile
 from torch._logging._internal import trace_log
 from torch.fx import GraphModule
 
-from ..graphs.joint_trace import joint_graph
+from ..graph.joint_trace import joint_graph
 from .aot_parts import schemas
-from .lean_calls import OWN, UNUSUAL, differentiated
-from .twin_results import detach_twins, forget_views, start_from_detached
+from .detached_aliases import detach_twins, forget_views, start_from_detached
+from .fast_wrappers import OWN, UNUSUAL, differentiated
 
 _UNUSUAL = (*UNUSUAL, "num_outputs_aliased", "num_intermediate_bases")
 

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from ...runtime.stored.plain_data import Damaged, Decoder, Encoder
-from ..graph_modules import graph_module
-from ..graphs.raising_calls import drop_unneeded
-from .plain_calls import program_in
+from ...runtime.cache.plain_data import Damaged, Decoder, Encoder
+from ..graph.graph_modules import graph_module
+from ..graph.raising_calls import drop_unneeded
+from .direct_calls import program_in
 
 aten = torch.ops.aten
 
-LEAST = 1 << 20  # bytes of zeros below which a program of its own is not worth it
+MIN_ZEROS_BYTES = 1 << 20  # bytes of zeros below which a program of its own is not worth it
 _TANGENTS = "tangents_"  # how AOTAutograd names gradients of results
 _VIEWS = frozenset({aten.view, aten.reshape, aten._unsafe_view, aten.permute, aten.transpose})
 _LINEAR = _VIEWS | {aten.t, aten.unsqueeze, aten.squeeze, aten.expand, aten.clone, aten.alias}
@@ -76,7 +76,9 @@ class Backward:
         compile: Callable[[frozenset[int]], Any] | None,
     ) -> None:
         self.layouts, self.made, self._compile = layouts, made, compile
-        self.apart = frozenset(k for k, layout in enumerate(layouts) if _bytes(layout) >= LEAST)
+        self.apart = frozenset(
+            k for k, layout in enumerate(layouts) if _bytes(layout) >= MIN_ZEROS_BYTES
+        )
 
     def __call__(self, arguments: list[Any]) -> Any:
         absent = _now.missing & self.apart
@@ -133,7 +135,7 @@ def backward(graph: GraphModule, compile_: Callable[..., Any]) -> Any:
     if len(tangents) < 2 or tangents != last or None in layouts:
         return compile_(graph)
     known = [layout for layout in layouts if layout is not None]
-    if max(map(_bytes, known)) < LEAST:
+    if max(map(_bytes, known)) < MIN_ZEROS_BYTES:
         return compile_(graph)
     pristine = _copied(graph)
 

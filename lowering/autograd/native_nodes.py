@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from .direct_calls import program_in
 from .missing_gradients import is_built
-from .plain_calls import program_in
 
 
 class NodeContext:
@@ -73,10 +73,10 @@ def with_node(
             made.backward = program_in(cls.compiled_bw)
         return found
 
-    def twin(saved: Any) -> Any:
+    def detached(saved: Any) -> Any:
         return _in_python(NodeContext(saved, cls, made_again), cls, facts)
 
-    made: Any = native.Function({**facts, "unusual": unusual, "twin": twin})
+    made: Any = native.Function({**facts, "unusual": unusual, "twin": detached})
     return made  # type: ignore[no-any-return]
 
 

@@ -14,7 +14,7 @@ _WRITABLE: Any = torch._C._autograd.CreationMeta.DEFAULT
 _SEVERAL: Any = torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE
 
 
-class Made(NamedTuple):
+class ResultOrigin(NamedTuple):
     """How eager made the result at `place`: as a view that may be written, or as a tensor of its
     own. `base`: the place of the result that it is a view of, if that is one."""
 
@@ -38,7 +38,7 @@ class ResultViews:
     looked at, which a first call without views answers. `shares`: whether some are views of
     others."""
 
-    def __init__(self, made: Sequence[Made]) -> None:
+    def __init__(self, made: Sequence[ResultOrigin]) -> None:
         self.made, self.asked = made, len(made) > 0
         self.shares = any(one.base is not None for one in made)
 

@@ -13,8 +13,8 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from ..graphs.effect_tokens import inputs_of
-from ..graphs.needed_nodes import needed
+from ..graph.backward_slice import needed
+from ..graph.effect_tokens import inputs_of
 
 aten = torch.ops.aten
 _CAST = aten._to_copy.default

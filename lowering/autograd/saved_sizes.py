@@ -11,7 +11,7 @@ import sympy
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from ..symint import Symbols
+from ..loops.symint import GraphSymbols
 
 _SIZE = torch.ops.aten.sym_size.int
 
@@ -23,7 +23,7 @@ def with_sizes(forward: GraphModule, backward: GraphModule) -> None:
     if not known:
         return
     needed = {s for node in backward.graph.nodes for s in _symbols(node.meta.get("val"))}
-    sure = Symbols(values).sure
+    sure = GraphSymbols(values).sure
     missing = needed - sure
     sources = {
         size: where

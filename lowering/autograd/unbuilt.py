@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule
 
-from ...runtime import report
+from ...runtime import diagnostics
 from ...runtime.errors import DynfixError
-from ..graph_modules import graph_module
+from ..graph.graph_modules import graph_module
 
 
 class _Now(threading.local):
@@ -39,8 +39,10 @@ def tell(error: Exception, place: str) -> None:
     """Say why a backward runs in eager."""
     own = isinstance(error, DynfixError)
     reason = str(error) if own else f"{type(error).__name__}: {error}"
-    report.log.debug("a backward could not be built", exc_info=error)
-    report.warn_once("backward", f"a backward runs in eager: {reason} ({place})", reason + place)
+    diagnostics.log.debug("a backward could not be built", exc_info=error)
+    diagnostics.warn_once(
+        "backward", f"a backward runs in eager: {reason} ({place})", reason + place
+    )
 
 
 def built_or_run(graph: GraphModule, build: Callable[[GraphModule], Any]) -> Any:

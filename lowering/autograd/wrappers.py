@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch._C import _functionalization
 
+from ...runtime.cache.plain_data import Damaged, Decoder, Encoder, Unstorable
 from ...runtime.errors import LoweringError
-from ...runtime.stored.plain_data import Damaged, Decoder, Encoder, Unstorable
 from .aot_calls import RuntimeWrapper, Wrapped, post_compile, watched
 from .aot_parts import descriptors, functional_utils, runtime_wrappers, schemas
-from .lean_calls import lean_call, plain_writes
-from .plain_calls import program_in
+from .direct_calls import program_in
+from .fast_wrappers import lean_call, plain_writes
 
 _numbers = itertools.count(1 << 20)  # of functions that AOTAutograd did not make
 

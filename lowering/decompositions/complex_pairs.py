@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from ..graphs.complex_numbers import LAZY
+from ..graph.complex_numbers import LAZY
 
 aten = torch.ops.aten
 _Parts = tuple[Any, Any]  # nodes, or numbers

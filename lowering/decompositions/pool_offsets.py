@@ -27,7 +27,7 @@ _LIBRARY.define(
     "max_pool2d_offsets_backward(Tensor grad, Tensor offsets, SymInt[] size, bool channels_last,"
     f" {_WINDOWS}, bool ceil_mode) -> Tensor"
 )
-_MOST = 127  # positions in a window that a byte tells apart
+_MAX_WINDOW_POSITIONS = 127  # positions in a window that a byte tells apart
 _MOST_ON_HOST = 16  # and up to which the host's loops are faster than the library's
 
 Pair = Sequence[int]
@@ -133,7 +133,7 @@ def _max_pool2d(
     sides = pair(kernel)
     windows = sides, pair(stride or sides), pair(padding), pair(dilation)
     empty = any(isinstance(size, int) and size == 0 for size in x.shape)
-    if empty or not x.is_floating_point() or prod(sides) > _MOST:
+    if empty or not x.is_floating_point() or prod(sides) > _MAX_WINDOW_POSITIONS:
         return NotImplemented
     if x.device.type == "cpu" and (
         is_channels_last(x)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ..fakes import DispatchMode
+from ..fake_tensor_mode import DispatchMode
 
 aten = torch.ops.aten
 _LIBRARY: Any = torch.library.Library("dynfix", "FRAGMENT")  # type: ignore[no-untyped-call]

@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 
-from .. import sizes
-from ..ir import IndexValue, Load, Value
-from ..poly import Size, is_known
-from ..registry import Unsupported, lowers
-from ..sizes import Index
-from ..unit import Ref
+from ..loops import sizes
+from ..loops.ir import IndexValue, Load, Value
+from ..loops.kernel_graph import Ref
+from ..loops.polynomials import Size, is_known
+from ..loops.sizes import Index
 from .lower_pool import Coordinates, element_at, summed
-from .lowering_context import Context
+from .lowering_context import LoweringContext
+from .registry import Unsupported, lowers
 from .value_builders import cast, compute_dtype, op
 
 aten = torch.ops.aten
@@ -21,7 +21,7 @@ Axes = tuple[int, ...]
 
 
 @lowers(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
-def _adaptive(ctx: Context, node: Any, x: Ref, size: Sequence[int]) -> Ref:
+def _adaptive(ctx: LoweringContext, node: Any, x: Ref, size: Sequence[int]) -> Ref:
     target = ctx.result(ctx.value_of(node))
     axes = _pooled_axes(x.shape, len(size), target.shape)
     if not _by_axis(ctx, x, target, axes):
@@ -33,16 +33,16 @@ def _adaptive(ctx: Context, node: Any, x: Ref, size: Sequence[int]) -> Ref:
 
 
 @lowers(aten._adaptive_avg_pool2d_backward.default)
-def _adaptive_avg_pool2d_backward(ctx: Context, node: Any, grad: Ref, x: Ref) -> Ref:
+def _adaptive_avg_pool2d_backward(ctx: LoweringContext, node: Any, grad: Ref, x: Ref) -> Ref:
     return _backward(ctx, node, grad, 2)
 
 
 @lowers(aten._adaptive_avg_pool3d_backward.default)
-def _adaptive_avg_pool3d_backward(ctx: Context, node: Any, grad: Ref, x: Ref) -> Ref:
+def _adaptive_avg_pool3d_backward(ctx: LoweringContext, node: Any, grad: Ref, x: Ref) -> Ref:
     return _backward(ctx, node, grad, 3)
 
 
-def _backward(ctx: Context, node: Any, grad: Ref, rank: int) -> Ref:
+def _backward(ctx: LoweringContext, node: Any, grad: Ref, rank: int) -> Ref:
     """Each window shares its gradient out equally."""
     target = ctx.result(ctx.value_of(node))
     axes, kind = _pooled_axes(target.shape, rank, grad.shape), compute_dtype(target.dtype)
@@ -71,7 +71,7 @@ def _pooled_axes(shape: Sequence[Size], rank: int, pooled: Sequence[Size]) -> Ax
     return tuple(range(len(shape) - rank, len(shape)))
 
 
-def _by_axis(ctx: Context, whole: Ref, pooled: Ref, axes: Axes) -> bool:
+def _by_axis(ctx: LoweringContext, whole: Ref, pooled: Ref, axes: Axes) -> bool:
     """Whether windows overlap, so that what is made along one axis serves several windows, for
     kernels that read memory one element after the other."""
     return ctx.ordered and any(whole.shape[axis] % pooled.shape[axis] for axis in axes)
@@ -82,7 +82,7 @@ def _limits(window: Index, m: int, n: int) -> tuple[Index, Index]:
     return start, sizes.floordiv(sizes.add(sizes.scale(window, m), sizes.const(m + n - 1)), n)
 
 
-def _averages(ctx: Context, x: Ref, axes: Axes, target: Ref) -> Ref:
+def _averages(ctx: LoweringContext, x: Ref, axes: Axes, target: Ref) -> Ref:
     """The averages of windows along `axes`."""
     kind = compute_dtype(x.dtype)
     counts = [(x.shape[axis], target.shape[axis]) for axis in axes]
@@ -118,7 +118,7 @@ def _under(x: Ref, at: Sequence[Index], tests: Sequence[Value]) -> Load:
     return Load(element.buffer, element.index, inside)
 
 
-def _spread(ctx: Context, shares: Ref, axes: Axes, target: Ref) -> Ref:
+def _spread(ctx: LoweringContext, shares: Ref, axes: Axes, target: Ref) -> Ref:
     """What the windows along `axes` give to each position: p of an axis of m lies in windows
     floor(p n / m) to floor(((p + 1) n - 1) / m)."""
     counts = [(target.shape[axis], shares.shape[axis]) for axis in axes]

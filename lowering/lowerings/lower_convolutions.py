@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from .. import sizes
-from ..ir import Select, Value
-from ..sizes import Index
-from ..unit import ExternCall, Layout, Ref
+from ..loops import sizes
+from ..loops.ir import Select, Value
+from ..loops.kernel_graph import ExternCall, Layout, Ref
+from ..loops.sizes import Index
 from .lower_index import all_within
 from .lower_products import DEVICES
-from .lowering_context import Context
+from .lowering_context import LoweringContext
 from .value_builders import const
 
 aten = torch.ops.aten
@@ -30,10 +30,10 @@ aten = torch.ops.aten
 # The widest groups that are faster than narrower ones and their copies.
 _WIDEST = {aten.convolution.default: 32, aten.convolution_backward.default: 64}
 _GROWTH = 1.5  # how much wider groups may get
-_LEAST = 8
+_MIN_GROUP_CHANNELS = 8
 
 
-def with_wider_groups(ctx: Context, node: Node, operands: Sequence[Any]) -> Any:
+def with_wider_groups(ctx: LoweringContext, node: Node, operands: Sequence[Any]) -> Any:
     """The convolution, or its gradients, by a library call with wider groups; None where that is
     not faster, and for any other call."""
     groups = _groups(node)
@@ -44,7 +44,7 @@ def with_wider_groups(ctx: Context, node: Node, operands: Sequence[Any]) -> Any:
     return _backward(ctx, node, operands, groups)
 
 
-def _forward(ctx: Context, node: Node, operands: Sequence[Any], groups: _Groups) -> Ref:
+def _forward(ctx: LoweringContext, node: Node, operands: Sequence[Any], groups: _Groups) -> Ref:
     x, weight, bias, *settings = operands
     given = (
         groups.widened(ctx, x, 1),
@@ -59,7 +59,7 @@ def _forward(ctx: Context, node: Node, operands: Sequence[Any], groups: _Groups)
     return groups.cut(ctx, value, made, 1)
 
 
-def _backward(ctx: Context, node: Node, operands: Sequence[Any], groups: _Groups) -> Any:
+def _backward(ctx: LoweringContext, node: Node, operands: Sequence[Any], groups: _Groups) -> Any:
     gradient, x, weight, biases, *settings = operands
     given = [groups.widened(ctx, gradient, 1), groups.widened(ctx, x, 1)]
     given.append(groups.widened(ctx, weight, 0, 1))
@@ -94,7 +94,7 @@ def _groups(node: Node) -> _Groups | None:
         return None
     width = weight.shape[1]
     wide = 1 << (width - 1).bit_length()
-    worth = _LEAST < wide <= _WIDEST[node.target] and width < wide <= _GROWTH * width
+    worth = _MIN_GROUP_CHANNELS < wide <= _WIDEST[node.target] and width < wide <= _GROWTH * width
     if not worth or weight.shape[0] != width * groups:
         return None
     if not all(t.is_contiguous(memory_format=torch.channels_last) for t in images):
@@ -110,29 +110,29 @@ class _Groups:
     width: int
     wide: int
 
-    def widened(self, ctx: Context, given: Ref, *axes: int) -> Ref:
+    def widened(self, ctx: LoweringContext, given: Ref, *axes: int) -> Ref:
         """A copy with wider groups along the first of the axes, and room along the second; what is
         added is zero, since it is summed over."""
         shape = self._shape(given.shape, axes)
         layout = Layout(shape, _in_order(shape), ctx.device_of(given))
         made = Ref(ctx.buffer("wide", given.dtype, layout), shape, layout.strides)
-        source = self._apart(given, axes[0], self.width)
+        source = self._with_group_axis(given, axes[0], self.width)
 
         def body(at: tuple[Index, ...]) -> Value:
             inside = all_within(at, source.shape)
             assert inside is not None
             return Select(inside, source.load(at, inside), const(0, given.dtype))
 
-        ctx.fill(self._apart(made, axes[0], self.wide), body)
+        ctx.fill(self._with_group_axis(made, axes[0], self.wide), body)
         return made
 
-    def result(self, ctx: Context, like: torch.Tensor, *axes: int) -> Ref:
+    def result(self, ctx: LoweringContext, like: torch.Tensor, *axes: int) -> Ref:
         """What the library makes in place of `like`."""
         shape = self._shape(like.shape, axes)
         layout = Layout(shape, _in_order(shape), like.device)
         return Ref(ctx.buffer("ext", like.dtype, layout), shape, layout.strides)
 
-    def cut(self, ctx: Context, like: torch.Tensor, made: Ref, axis: int) -> Ref:
+    def cut(self, ctx: LoweringContext, like: torch.Tensor, made: Ref, axis: int) -> Ref:
         """The result without what was added to it."""
 
         def body(at: tuple[Index, ...]) -> Value:
@@ -148,7 +148,7 @@ class _Groups:
             for axis, size in enumerate(shape)
         )
 
-    def _apart(self, ref: Ref, axis: int, width: int) -> Ref:
+    def _with_group_axis(self, ref: Ref, axis: int, width: int) -> Ref:
         """The tensor with an axis for groups before that of their channels."""
         step = ref.strides[axis]
         shape = (*ref.shape[:axis], self.count, width, *ref.shape[axis + 1 :])

@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ..unit import ExternCall, Layout, Ref
-from .lowering_context import Context
+from ..loops.kernel_graph import ExternCall, Layout, Ref
+from .lowering_context import LoweringContext
 
 aten = torch.ops.aten
 
-_MOST = 8  # channels; with more the library has an order of its own that is as fast
-_LEAST = 64  # pixels
+_MAX_CHANNELS = 8  # channels; with more the library has an order of its own that is as fast
+_MIN_PIXELS = 64  # pixels
 _TARGETS = (aten.convolution.default, aten.convolution_backward.default)
 
 
-def turned_depthwise(ctx: Context, node: Node, operands: Sequence[Any]) -> Any:
+def turned_depthwise(ctx: LoweringContext, node: Node, operands: Sequence[Any]) -> Any:
     """The convolution, or its gradients, by a call on turned images; None where that is not faster,
     and for any other call."""
     if node.target not in _TARGETS or node.kwargs or not _pays(node):
@@ -47,7 +47,12 @@ def _pays(node: Node) -> bool:
     backward = node.target is aten.convolution_backward.default
     *images, weight = (n.meta["val"] for n in node.args[: 2 + backward])  # type: ignore[union-attr]
     transposed, groups = (node.args[k + backward] for k in (6, 8))
-    if transposed or weight.dim() != 4 or not isinstance(groups, int) or not 1 < groups <= _MOST:
+    if (
+        transposed
+        or weight.dim() != 4
+        or not isinstance(groups, int)
+        or not 1 < groups <= _MAX_CHANNELS
+    ):
         return False
     known = all(isinstance(size, int) for t in (*images, weight) for size in t.shape)
     if not known or tuple(weight.shape[:2]) != (groups, 1):
@@ -56,18 +61,18 @@ def _pays(node: Node) -> bool:
         t.device.type == "cpu"
         and t.dtype is torch.float32
         and t.is_contiguous()
-        and t.shape[2] * t.shape[3] >= _LEAST
+        and t.shape[2] * t.shape[3] >= _MIN_PIXELS
         for t in images
     )
 
 
-def _turned(ctx: Context, image: Ref) -> Ref:
+def _turned(ctx: LoweringContext, image: Ref) -> Ref:
     layout = Layout(image.shape, _in_order(image.shape), ctx.device_of(image))
     made = Ref(ctx.buffer("turned", image.dtype, layout), layout.shape, layout.strides)
     return ctx.fill(made, image.load)
 
 
-def _result(ctx: Context, like: torch.Tensor, *, turned: bool) -> Ref:
+def _result(ctx: LoweringContext, like: torch.Tensor, *, turned: bool) -> Ref:
     strides = _in_order(like.shape) if turned else tuple(like.stride())
     layout = Layout(tuple(like.shape), strides, like.device)
     return Ref(ctx.buffer("ext", like.dtype, layout), layout.shape, layout.strides)

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from .. import poly, sizes
-from ..ir import IndexValue, Indirect, Nest, Select, Store, Value
-from ..poly import Size, at_least, is_known
-from ..registry import LOWERINGS, Unsupported, lowers
-from ..sizes import Index
-from ..unit import Ref
-from .lowering_context import Context
+from ..loops import polynomials, sizes
+from ..loops.ir import IndexValue, Indirect, Nest, Select, Store, Value
+from ..loops.kernel_graph import Ref
+from ..loops.polynomials import Size, at_least, is_known
+from ..loops.sizes import Index
+from .lowering_context import LoweringContext
+from .registry import LOWERINGS, Unsupported, lowers
 from .value_builders import cast, const, op
 
 aten = torch.ops.aten
@@ -21,11 +21,13 @@ LONG = torch.int64
 
 
 ENDLESS = 1 << 62  # no axis is as long
-FEW = 4  # parts of a join that are picked by comparisons instead of being copied one by one
+MAX_SELECTED_PARTS = (
+    4  # parts of a join that are picked by comparisons instead of being copied one by one
+)
 
 
 @lowers(aten.cat.default)
-def _cat(ctx: Context, node: Any, tensors: Sequence[Ref], dim: int = 0) -> Ref:
+def _cat(ctx: LoweringContext, node: Any, tensors: Sequence[Ref], dim: int = 0) -> Ref:
     value = ctx.value_of(node)
     axis = dim % value.dim()
     parts = [part for part in tensors if part.shape != (0,) or value.dim() == 1]
@@ -35,7 +37,7 @@ def _cat(ctx: Context, node: Any, tensors: Sequence[Ref], dim: int = 0) -> Ref:
     around = _cycle(parts, axis)
     if around is not None:
         return ctx.pointwise(node, lambda at: around(at))
-    if len(parts) <= FEW and any(user.target in LOWERINGS for user in node.users):
+    if len(parts) <= MAX_SELECTED_PARTS and any(user.target in LOWERINGS for user in node.users):
         return ctx.pointwise(node, lambda at: _picked(parts, axis, at, value.dtype))
     target = ctx.result(value)
     start: Size = 0
@@ -95,7 +97,7 @@ def _picked(parts: Sequence[Ref], axis: int, at: tuple[Index, ...], dtype: torch
     return made
 
 
-def _store_part(ctx: Context, target: Ref, part: Ref, axis: int, start: Size) -> None:
+def _store_part(ctx: LoweringContext, target: Ref, part: Ref, axis: int, start: Size) -> None:
     at = tuple(sizes.atom_index(a) for a in sizes.make_axes(part.shape))
     moved = tuple(
         sizes.add(index, sizes.const(start)) if d == axis else index for d, index in enumerate(at)
@@ -107,7 +109,7 @@ def _store_part(ctx: Context, target: Ref, part: Ref, axis: int, start: Size) ->
 
 
 @lowers(aten.constant_pad_nd.default)
-def _pad(ctx: Context, node: Any, x: Ref, pad: Sequence[int], value: Any = 0) -> Ref:
+def _pad(ctx: LoweringContext, node: Any, x: Ref, pad: Sequence[int], value: Any = 0) -> Ref:
     before = [0] * len(x.shape)
     for k in range(len(pad) // 2):
         before[-1 - k] = pad[2 * k]
@@ -146,7 +148,7 @@ def _conjunction(conditions: Sequence[Value]) -> Value | None:
 
 @lowers(aten.slice_scatter.default)
 def _slice_scatter(
-    ctx: Context,
+    ctx: LoweringContext,
     node: Any,
     x: Ref,
     source: Ref,
@@ -185,7 +187,7 @@ def _limit(position: Size | None, size: Size, default: Size) -> Size:
         return max(position + size, 0) if position < 0 else min(position, size)
     if at_least(position, 0) and at_least(size, position):
         return position
-    if at_least(position, min(poly.most(size) or ENDLESS, ENDLESS)):
+    if at_least(position, min(polynomials.most(size) or ENDLESS, ENDLESS)):
         return size
     if at_least(-position, 1) and at_least(size + position, 0):
         return position + size
@@ -193,7 +195,9 @@ def _limit(position: Size | None, size: Size, default: Size) -> Size:
 
 
 @lowers(aten.select_scatter.default)
-def _select_scatter(ctx: Context, node: Any, x: Ref, source: Ref, dim: int, index: int) -> Ref:
+def _select_scatter(
+    ctx: LoweringContext, node: Any, x: Ref, source: Ref, dim: int, index: int
+) -> Ref:
     dim, size = dim % len(x.shape), x.shape[dim]
     place = _position(index, size)
 
@@ -216,13 +220,15 @@ def _position(index: Size, size: Size) -> Size:
 
 
 @lowers(torch.ops.prims.iota.default)
-def _iota(ctx: Context, node: Any, length: Any, *, start: Any, step: Any, **kwargs: Any) -> Ref:
+def _iota(
+    ctx: LoweringContext, node: Any, length: Any, *, start: Any, step: Any, **kwargs: Any
+) -> Ref:
     return _arange(ctx, node, start, None, step)
 
 
 @lowers(aten.arange.start_step)
 def _arange(
-    ctx: Context, node: Any, first: Any, last: Any = None, step: Any = 1, **kwargs: Any
+    ctx: LoweringContext, node: Any, first: Any, last: Any = None, step: Any = 1, **kwargs: Any
 ) -> Ref:
     value = ctx.value_of(node)
     if value.dtype.is_floating_point:
@@ -270,7 +276,9 @@ def _refuse_empty(x: Ref) -> None:
 
 
 @lowers(aten.embedding.default)
-def _embedding(ctx: Context, node: Any, table: Ref, ids: Ref, *args: Any, **kwargs: Any) -> Ref:
+def _embedding(
+    ctx: LoweringContext, node: Any, table: Ref, ids: Ref, *args: Any, **kwargs: Any
+) -> Ref:
     _refuse_empty(table)
 
     def body(at: tuple[Index, ...]) -> Value:
@@ -281,7 +289,7 @@ def _embedding(ctx: Context, node: Any, table: Ref, ids: Ref, *args: Any, **kwar
 
 
 @lowers(aten.gather.default)
-def _gather(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref, **kwargs: Any) -> Ref:
+def _gather(ctx: LoweringContext, node: Any, x: Ref, dim: int, ids: Ref, **kwargs: Any) -> Ref:
     _refuse_empty(x)
     if not x.shape:
         raise Unsupported("gather from a scalar")
@@ -294,7 +302,9 @@ def _gather(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref, **kwargs: Any) 
     return ctx.pointwise(node, body)
 
 
-def scatter_compared(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref, value: Any) -> Ref:
+def scatter_compared(
+    ctx: LoweringContext, node: Any, x: Ref, dim: int, ids: Ref, value: Any
+) -> Ref:
     """One position along `dim` for each row, as in the gradient of a loss over classes: a
     comparison where it is read."""
     dim %= max(len(x.shape), 1)
@@ -313,7 +323,7 @@ def scatter_compared(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref, value:
 
 
 @lowers(aten.index_select.default)
-def _index_select(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref) -> Ref:
+def _index_select(ctx: LoweringContext, node: Any, x: Ref, dim: int, ids: Ref) -> Ref:
     _refuse_empty(x)
     if not x.shape:
         raise Unsupported("picking from a scalar")
@@ -327,7 +337,7 @@ def _index_select(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref) -> Ref:
 
 
 @lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
-def _index(ctx: Context, node: Any, x: Ref, ids: Sequence[Ref | None]) -> Ref:
+def _index(ctx: LoweringContext, node: Any, x: Ref, ids: Sequence[Ref | None]) -> Ref:
     """Advanced indexing: the broadcast index axes stand where the first index does if the indices
     are adjacent, else first."""
     _refuse_empty(x)
@@ -351,7 +361,7 @@ def _index(ctx: Context, node: Any, x: Ref, ids: Sequence[Ref | None]) -> Ref:
 
 
 @lowers(aten.flip.default)
-def _flip(ctx: Context, node: Any, x: Ref, dims: Sequence[int]) -> Ref:
+def _flip(ctx: LoweringContext, node: Any, x: Ref, dims: Sequence[int]) -> Ref:
     flipped = {d % max(len(x.shape), 1) for d in dims}
 
     def body(at: tuple[Index, ...]) -> Value:
@@ -368,7 +378,7 @@ def _flip(ctx: Context, node: Any, x: Ref, dims: Sequence[int]) -> Ref:
 
 
 @lowers(aten.roll.default)
-def _roll(ctx: Context, node: Any, x: Ref, shifts: Any, dims: Any = ()) -> Ref:
+def _roll(ctx: LoweringContext, node: Any, x: Ref, shifts: Any, dims: Any = ()) -> Ref:
     moved = dict[int, Size]()
     for shift, dim in zip(_listed(shifts), _listed(dims), strict=True):
         moved[dim % len(x.shape)] = moved.get(dim % len(x.shape), 0) + shift
@@ -392,7 +402,7 @@ def _listed(numbers: Any) -> Sequence[Any]:
 
 
 @lowers(aten.repeat.default)
-def _repeat(ctx: Context, node: Any, x: Ref, repeats: Sequence[int]) -> Ref:
+def _repeat(ctx: LoweringContext, node: Any, x: Ref, repeats: Sequence[int]) -> Ref:
     _refuse_empty(x)
 
     def body(at: tuple[Index, ...]) -> Value:
@@ -403,7 +413,7 @@ def _repeat(ctx: Context, node: Any, x: Ref, repeats: Sequence[int]) -> Ref:
 
 
 @lowers(aten.tril.default, aten.triu.default)
-def _triangle(ctx: Context, node: Any, x: Ref, diagonal: int = 0) -> Ref:
+def _triangle(ctx: LoweringContext, node: Any, x: Ref, diagonal: int = 0) -> Ref:
     name = "le" if node.target is aten.tril.default else "ge"
 
     def body(at: tuple[Index, ...]) -> Value:

@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
-from .. import sizes
 from ..decompositions import pool_offsets
-from ..ir import IndexValue, Reduced, Select, Value
-from ..poly import Size, hint, is_known
-from ..registry import Unsupported, lowers
-from ..sizes import Index
-from ..stages.axes import LEAST_VECTOR
-from ..unit import Ref
+from ..loops import sizes
+from ..loops.axes import LEAST_VECTOR
+from ..loops.ir import IndexValue, Reduced, Select, Value
+from ..loops.kernel_graph import Ref
+from ..loops.polynomials import Size, hint, is_known
+from ..loops.sizes import Index
 from .lower_index import all_within, indirect
 from .lower_pool import LONG, Coordinates, Windows, chosen, element_at, filled, windows_of
-from .lowering_context import Context
+from .lowering_context import LoweringContext
+from .registry import Unsupported, lowers
 from .value_builders import cast, compute_dtype, const, op
 
 aten = torch.ops.aten
@@ -27,7 +27,7 @@ _WRITTEN_OUT = 25  # positions of a window up to which they are no loop
 
 
 @lowers(aten.max_pool2d_with_indices.default)
-def _max_pool2d(ctx: Context, node: Any, x: Ref, *args: Any) -> tuple[Ref, Ref]:
+def _max_pool2d(ctx: LoweringContext, node: Any, x: Ref, *args: Any) -> tuple[Ref, Ref]:
     if ctx.ordered:
         side_by_side = x.strides[-3] == 1
         kernel, stride, padding, dilation, _ = filled(args, (None, (), 0, 1, False))
@@ -45,11 +45,13 @@ def _needs_places(node: Any) -> bool:
 
 
 @lowers(aten.max_pool3d_with_indices.default)
-def _max_pool3d(ctx: Context, node: Any, x: Ref, *args: Any) -> tuple[Ref, Ref]:
+def _max_pool3d(ctx: LoweringContext, node: Any, x: Ref, *args: Any) -> tuple[Ref, Ref]:
     return _maxima(ctx, node, x, 3, args)
 
 
-def _maxima(ctx: Context, node: Any, x: Ref, rank: int, given: Sequence[Any]) -> tuple[Ref, Ref]:
+def _maxima(
+    ctx: LoweringContext, node: Any, x: Ref, rank: int, given: Sequence[Any]
+) -> tuple[Ref, Ref]:
     """The largest elements of the windows and where they are, counted along each plane."""
     kernel, stride, padding, dilation, _ = filled(given, (None, (), 0, 1, False))
     at = windows_of(x, rank, kernel, stride, padding, dilation)
@@ -57,7 +59,7 @@ def _maxima(ctx: Context, node: Any, x: Ref, rank: int, given: Sequence[Any]) ->
 
 
 @lowers(pool_offsets.OFFSETS)
-def _offsets(ctx: Context, node: Any, x: Ref, *given: Any) -> tuple[Ref, Ref]:
+def _offsets(ctx: LoweringContext, node: Any, x: Ref, *given: Any) -> tuple[Ref, Ref]:
     """The same, with the places counted along each window."""
     at = windows_of(x, 2, *given[:4])
 
@@ -68,7 +70,7 @@ def _offsets(ctx: Context, node: Any, x: Ref, *given: Any) -> tuple[Ref, Ref]:
 
 
 @lowers(pool_offsets.PLACES)
-def _places(ctx: Context, node: Any, offsets: Ref, size: Sequence[Any], *given: Any) -> Ref:
+def _places(ctx: LoweringContext, node: Any, offsets: Ref, size: Sequence[Any], *given: Any) -> Ref:
     at = Windows(tuple(size[-2:]), *map(tuple, given))
     return ctx.pointwise(node, lambda outer: _place(at, offsets.load(outer), outer[-2:]))
 
@@ -106,7 +108,11 @@ def _row_major(coordinates: Iterable[Value], extent: Sequence[Size]) -> Value:
 
 
 def _largest(
-    ctx: Context, node: Any, x: Ref, at: Windows, told: Callable[[Value, Coordinates], Value]
+    ctx: LoweringContext,
+    node: Any,
+    x: Ref,
+    at: Windows,
+    told: Callable[[Value, Coordinates], Value],
 ) -> tuple[Ref, Ref]:
     """The largest elements of the windows, and what is told of their positions there and of where
     the windows start."""
@@ -154,7 +160,7 @@ def _largest(
     )
 
 
-def _largest_by_axis(ctx: Context, x: Ref, at: Windows, target: Ref) -> Ref:
+def _largest_by_axis(ctx: LoweringContext, x: Ref, at: Windows, target: Ref) -> Ref:
     """The largest elements of columns of windows, and of these the largest of windows: for the
     elements alone, whatever their places."""
     shape = (*target.shape[:-1], x.shape[-1])
@@ -162,7 +168,7 @@ def _largest_by_axis(ctx: Context, x: Ref, at: Windows, target: Ref) -> Ref:
     return _largest_along(ctx, columns, at.along(1), -1, target)
 
 
-def _largest_along(ctx: Context, x: Ref, at: Windows, axis: int, target: Ref) -> Ref:
+def _largest_along(ctx: LoweringContext, x: Ref, at: Windows, axis: int, target: Ref) -> Ref:
     dim, compute = axis + len(x.shape), compute_dtype(x.dtype)
 
     def element(outer: Coordinates, inner: Coordinates) -> Value:
@@ -231,7 +237,13 @@ def _firsts(at: Windows, starts: Coordinates) -> Iterator[Value]:
 
 @lowers(pool_offsets.BACKWARD)
 def _offsets_backward(
-    ctx: Context, node: Any, grad: Ref, offsets: Ref, size: Any, channels_last: bool, *given: Any
+    ctx: LoweringContext,
+    node: Any,
+    grad: Ref,
+    offsets: Ref,
+    size: Any,
+    channels_last: bool,
+    *given: Any,
 ) -> Ref:
     target = ctx.result(ctx.value_of(node))
     at = Windows(target.shape[-2:], *map(tuple, given[:4]))
@@ -241,7 +253,7 @@ def _offsets_backward(
     return _gathered(ctx, target, grad, offsets, at)
 
 
-def _gathered(ctx: Context, target: Ref, grad: Ref, offsets: Ref, at: Windows) -> Ref:
+def _gathered(ctx: LoweringContext, target: Ref, grad: Ref, offsets: Ref, at: Windows) -> Ref:
     """Each element sums what the windows were given that took it."""
     lead, compute = len(target.shape) - 2, compute_dtype(target.dtype)
     reach = _reach(at)
@@ -296,7 +308,9 @@ def _is_offset(at: Windows, taken: Value, within: Sequence[Index]) -> Iterator[V
             yield op("eq", IndexValue(sizes.mod(w, step)), const(0, LONG))
 
 
-def _scattered(ctx: Context, target: Ref, grad: Ref, place: Callable[[Coordinates], Value]) -> Ref:
+def _scattered(
+    ctx: LoweringContext, target: Ref, grad: Ref, place: Callable[[Coordinates], Value]
+) -> Ref:
     """Every window adds what it was given to the element that it took."""
     height, width = target.shape[-2:]
     ctx.fill(target, lambda at: const(0, target.dtype))
@@ -330,7 +344,7 @@ def _by_distance(image: Ref) -> list[int]:
 
 
 @lowers(aten.max_pool2d_with_indices_backward.default)
-def _max_pool2d_backward(ctx: Context, node: Any, grad: Ref, *given: Any) -> Ref:
+def _max_pool2d_backward(ctx: LoweringContext, node: Any, grad: Ref, *given: Any) -> Ref:
     target, places = ctx.result(ctx.value_of(node)), given[-1]
     if not ctx.ordered or target.strides[-2] != target.shape[-1] * target.strides[-1]:
         raise Unsupported("stores at positions from memory")

@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 
-from .. import sizes
 from ..decompositions.image_gradients import REFLECTION_BACKWARD
-from ..ir import IndexValue, Value
-from ..poly import is_known
-from ..registry import Unsupported, lowers
-from ..sizes import Index
-from ..unit import Ref
-from .lowering_context import Context
+from ..loops import sizes
+from ..loops.ir import IndexValue, Value
+from ..loops.kernel_graph import Ref
+from ..loops.polynomials import is_known
+from ..loops.sizes import Index
+from .lowering_context import LoweringContext
+from .registry import Unsupported, lowers
 from .value_builders import cast, compute_dtype, const, op
 
 LONG = torch.int64
@@ -36,7 +36,7 @@ def _copies(at: Index, size: int, low: int, high: int) -> list[Copy]:
 
 @lowers(REFLECTION_BACKWARD)
 def _reflection_backward(
-    ctx: Context, node: Any, grad: Ref, size: Sequence[int], padding: Sequence[int]
+    ctx: LoweringContext, node: Any, grad: Ref, size: Sequence[int], padding: Sequence[int]
 ) -> Ref:
     rank, compute = len(padding) // 2, compute_dtype(grad.dtype)
     lead = len(size) - rank

@@ -9,11 +9,11 @@ import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
 from torch._prims_common import elementwise_dtypes
 
-from ..ir import Cast, Const, IndexValue, Select, Value
-from ..poly import Size, at_least
-from ..registry import Unsupported, lowers
-from ..unit import Ref
-from .lowering_context import Context
+from ..loops.ir import Cast, Const, IndexValue, Select, Value
+from ..loops.kernel_graph import Ref
+from ..loops.polynomials import Size, at_least
+from .lowering_context import LoweringContext
+from .registry import Unsupported, lowers
 from .value_builders import HALVES, cast, const, op
 
 aten = torch.ops.aten
@@ -22,7 +22,9 @@ Operand = Ref | Number
 INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
-def promote(ctx: Context, operands: Sequence[Any], kind: KIND) -> tuple[torch.dtype, torch.dtype]:
+def promote(
+    ctx: LoweringContext, operands: Sequence[Any], kind: KIND
+) -> tuple[torch.dtype, torch.dtype]:
     """(dtype to compute in, dtype of the result) of an elementwise operator."""
     examples = tuple(map(ctx.example, operands))
     compute, result = _promoted(examples, kind, torch.get_default_dtype())
@@ -41,7 +43,7 @@ def _promoted(
 
 
 def elementwise(
-    ctx: Context,
+    ctx: LoweringContext,
     node: Any,
     operands: Sequence[Operand],
     fn: Callable[..., Value],
@@ -63,7 +65,7 @@ def elementwise(
     return ctx.pointwise(node, body)
 
 
-def _rounding(ctx: Context, operands: Sequence[Operand]) -> Callable[[Value], Value]:
+def _rounding(ctx: LoweringContext, operands: Sequence[Operand]) -> Callable[[Value], Value]:
     """What rounds operands to their common type first, as eager does: numbers beside half types
     then lie on one side of a bound, or of a step, as there."""
     common, _ = promote(ctx, operands, KIND.NO_OPMATH)
@@ -71,7 +73,7 @@ def _rounding(ctx: Context, operands: Sequence[Operand]) -> Callable[[Value], Va
 
 
 def _rounding_on_host(
-    ctx: Context, node: Any, operands: Sequence[Operand]
+    ctx: LoweringContext, node: Any, operands: Sequence[Operand]
 ) -> Callable[[Value], Value]:
     """The same for what the CPU alone rounds: of products and quotients the first operand."""
     on_host = ctx.value_of(node).device.type == "cpu"
@@ -99,7 +101,9 @@ def _register(
         if hasattr(packet, name):
 
             @lowers(getattr(packet, name))
-            def lowering(ctx: Context, node: Any, *args: Any, _fn: Any = fn, **kwargs: Any) -> Ref:
+            def lowering(
+                ctx: LoweringContext, node: Any, *args: Any, _fn: Any = fn, **kwargs: Any
+            ) -> Ref:
                 if kwargs or len(args) != operands:
                     raise Unsupported("arguments")
                 if not stepped:
@@ -249,7 +253,7 @@ def _nonzero(divisor: Value) -> Value:
 
 
 @lowers(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)
-def _add(ctx: Context, node: Any, a: Operand, b: Operand, alpha: Number = 1) -> Ref:
+def _add(ctx: LoweringContext, node: Any, a: Operand, b: Operand, alpha: Number = 1) -> Ref:
     name = "add" if "add" in str(node.target) else "sub"
     rounded = _rounding_on_host(ctx, node, (a, b))
 
@@ -266,19 +270,21 @@ def _add(ctx: Context, node: Any, a: Operand, b: Operand, alpha: Number = 1) -> 
 
 
 @lowers(aten.mul.Tensor, aten.mul.Scalar)
-def _mul(ctx: Context, node: Any, a: Operand, b: Operand) -> Ref:
+def _mul(ctx: LoweringContext, node: Any, a: Operand, b: Operand) -> Ref:
     rounded, multiplied = _rounding_on_host(ctx, node, (a, b)), logic("and", "mul")
     return elementwise(ctx, node, (a, b), lambda x, y: multiplied(rounded(x), y))
 
 
 @lowers(aten.div.Tensor, aten.div.Scalar)
-def _div(ctx: Context, node: Any, a: Operand, b: Operand) -> Ref:
+def _div(ctx: LoweringContext, node: Any, a: Operand, b: Operand) -> Ref:
     rounded = _rounding_on_host(ctx, node, (a, b))
     return elementwise(ctx, node, (a, b), lambda x, y: op("div", rounded(x), y), KIND.INT_TO_FLOAT)
 
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
-def _div_mode(ctx: Context, node: Any, a: Operand, b: Operand, *, rounding_mode: str | None) -> Ref:
+def _div_mode(
+    ctx: LoweringContext, node: Any, a: Operand, b: Operand, *, rounding_mode: str | None
+) -> Ref:
     if rounding_mode is None:
         return _div(ctx, node, a, b)
     name = {"floor": "floordiv", "trunc": "truncdiv"}[rounding_mode]
@@ -287,7 +293,7 @@ def _div_mode(ctx: Context, node: Any, a: Operand, b: Operand, *, rounding_mode:
 
 
 @lowers(aten.pow.Tensor_Scalar)
-def _pow_scalar(ctx: Context, node: Any, a: Ref, exponent: Number) -> Ref:
+def _pow_scalar(ctx: LoweringContext, node: Any, a: Ref, exponent: Number) -> Ref:
     rounded, value = _rounding(ctx, (a, exponent)), ctx.value_of(node)
     roots = value.dtype != torch.float16 or value.device.type != "cpu"
     return elementwise(
@@ -318,7 +324,7 @@ def _power(x: Value, exponent: Number, y: Value, roots: bool) -> Value:
 
 
 @lowers(aten.pow.Tensor_Tensor, aten.pow.Scalar)
-def _pow(ctx: Context, node: Any, a: Operand, b: Operand) -> Ref:
+def _pow(ctx: LoweringContext, node: Any, a: Operand, b: Operand) -> Ref:
     if not node.meta["val"].dtype.is_floating_point:
         raise Unsupported("integer power")
     rounded = _rounding_on_host(ctx, node, (a, b))
@@ -326,7 +332,7 @@ def _pow(ctx: Context, node: Any, a: Operand, b: Operand) -> Ref:
 
 
 @lowers(aten.where.self)
-def _where(ctx: Context, node: Any, condition: Ref, a: Operand, b: Operand) -> Ref:
+def _where(ctx: LoweringContext, node: Any, condition: Ref, a: Operand, b: Operand) -> Ref:
     dtype = ctx.value_of(node).dtype
     if condition.dtype != torch.bool:
         raise Unsupported("condition is not bool")
@@ -340,7 +346,7 @@ def _where(ctx: Context, node: Any, condition: Ref, a: Operand, b: Operand) -> R
 
 @lowers(aten.clamp.default, aten.clamp.Tensor, aten.clamp_min.default, aten.clamp_max.default)
 def _clamp(
-    ctx: Context, node: Any, x: Ref, low: Operand | None = None, high: Operand | None = None
+    ctx: LoweringContext, node: Any, x: Ref, low: Operand | None = None, high: Operand | None = None
 ) -> Ref:
     if "clamp_max" in str(node.target):
         low, high = None, low
@@ -367,7 +373,7 @@ def _clamp(
     aten.clone.default,
     aten.alias_copy.default,
 )
-def _copy(ctx: Context, node: Any, x: Operand, *args: Any, **kwargs: Any) -> Ref:
+def _copy(ctx: LoweringContext, node: Any, x: Operand, *args: Any, **kwargs: Any) -> Ref:
     value = ctx.value_of(node)
     if isinstance(x, Number | Size):  # vmap takes numbers for tensors
         return ctx.pointwise(node, lambda at: const(x, value.dtype))
@@ -386,7 +392,9 @@ def _shows_strides(node: Any) -> bool:
 
 
 @lowers(aten.copy.default)
-def _copy_from(ctx: Context, node: Any, x: Ref, source: Ref, non_blocking: bool = False) -> Ref:
+def _copy_from(
+    ctx: LoweringContext, node: Any, x: Ref, source: Ref, non_blocking: bool = False
+) -> Ref:
     if ctx.device_of(x) != ctx.device_of(source):
         raise Unsupported("copy between devices")
     value = ctx.value_of(node)
@@ -401,7 +409,7 @@ def _copy_from(ctx: Context, node: Any, x: Ref, source: Ref, non_blocking: bool 
     aten.scalar_tensor.default,
     aten.fill.Scalar,
 )
-def _full(ctx: Context, node: Any, *args: Any, **kwargs: Any) -> Ref:
+def _full(ctx: LoweringContext, node: Any, *args: Any, **kwargs: Any) -> Ref:
     fill = args[0] if node.target is aten.scalar_tensor.default else args[-1]
     if not isinstance(fill, Number | Size):
         raise Unsupported("fill value known at run time")
@@ -416,7 +424,7 @@ def _full(ctx: Context, node: Any, *args: Any, **kwargs: Any) -> Ref:
     aten.new_zeros.default,
     aten._efficientzerotensor.default,
 )
-def _zeros(ctx: Context, node: Any, *args: Any, **kwargs: Any) -> Ref:
+def _zeros(ctx: LoweringContext, node: Any, *args: Any, **kwargs: Any) -> Ref:
     return ctx.pointwise(
         node, lambda at: const(int("ones" in str(node.target)), ctx.value_of(node).dtype)
     )

@@ -8,19 +8,19 @@ from typing import Any
 
 import torch
 
-from .. import sizes
-from ..ir import Const, IndexValue, Load, Reduced, Select, Value
-from ..poly import Size, is_known
-from ..registry import Unsupported, lowers
-from ..sizes import Index
-from ..unit import Ref
+from ..loops import sizes
+from ..loops.ir import Const, IndexValue, Load, Reduced, Select, Value
+from ..loops.kernel_graph import Ref
+from ..loops.polynomials import Size, is_known
+from ..loops.sizes import Index
 from .lower_index import all_within
-from .lowering_context import Context
+from .lowering_context import LoweringContext
+from .registry import Unsupported, lowers
 from .value_builders import cast, compute_dtype, const, op
 
 aten = torch.ops.aten
 LONG = torch.int64
-FEW = 16  # elements of a window that are added up one by one
+MAX_UNROLLED_WINDOW = 16  # elements of a window that are added up one by one
 Coordinates = tuple[Index, ...]
 Part = Callable[[Coordinates, Coordinates], Value]
 
@@ -85,7 +85,7 @@ def chosen(inside: Value | None, value: Value, otherwise: Value) -> Value:
 
 
 def summed(
-    ctx: Context,
+    ctx: LoweringContext,
     target: Ref,
     inner: Sequence[int],
     part: Part,
@@ -107,7 +107,7 @@ def summed(
         value = part(outer, within)
         return finish(outer, Reduced("sum", value, value.dtype))
 
-    few = 0 < prod(inner) <= FEW
+    few = 0 < prod(inner) <= MAX_UNROLLED_WINDOW
     return ctx.fill(target, whole) if few else ctx.reduce(target, inner, fold)
 
 
@@ -157,7 +157,7 @@ def _divisor(
     return cast(count, dtype)
 
 
-def _average(ctx: Context, node: Any, x: Ref, rank: int, given: Sequence[Any]) -> Ref:
+def _average(ctx: LoweringContext, node: Any, x: Ref, rank: int, given: Sequence[Any]) -> Ref:
     kernel, stride, padding, _, include_pad, override = filled(
         given, (None, (), 0, False, True, None)
     )
@@ -195,27 +195,27 @@ def filled(given: Sequence[Any], defaults: Sequence[Any]) -> list[Any]:
 
 
 @lowers(aten.avg_pool2d.default)
-def _avg_pool2d(ctx: Context, node: Any, x: Ref, *args: Any) -> Ref:
+def _avg_pool2d(ctx: LoweringContext, node: Any, x: Ref, *args: Any) -> Ref:
     return _average(ctx, node, x, 2, args)
 
 
 @lowers(aten.avg_pool3d.default)
-def _avg_pool3d(ctx: Context, node: Any, x: Ref, *args: Any) -> Ref:
+def _avg_pool3d(ctx: LoweringContext, node: Any, x: Ref, *args: Any) -> Ref:
     return _average(ctx, node, x, 3, args)
 
 
 @lowers(aten.avg_pool2d_backward.default)
-def _avg_pool2d_backward(ctx: Context, node: Any, grad: Ref, x: Ref, *args: Any) -> Ref:
+def _avg_pool2d_backward(ctx: LoweringContext, node: Any, grad: Ref, x: Ref, *args: Any) -> Ref:
     return _average_backward(ctx, node, grad, x, 2, args)
 
 
 @lowers(aten.avg_pool3d_backward.default)
-def _avg_pool3d_backward(ctx: Context, node: Any, grad: Ref, x: Ref, *args: Any) -> Ref:
+def _avg_pool3d_backward(ctx: LoweringContext, node: Any, grad: Ref, x: Ref, *args: Any) -> Ref:
     return _average_backward(ctx, node, grad, x, 3, args)
 
 
 def _average_backward(
-    ctx: Context, node: Any, grad: Ref, x: Ref, rank: int, args: Sequence[Any]
+    ctx: LoweringContext, node: Any, grad: Ref, x: Ref, rank: int, args: Sequence[Any]
 ) -> Ref:
     """Each element sums what the windows that hold it were given, over what they were divided
     by."""
@@ -254,7 +254,7 @@ def _average_backward(
 
 
 def _average_backward_by_axis(
-    ctx: Context, grad: Ref, at: Windows, target: Ref, include_pad: bool, override: Any
+    ctx: LoweringContext, grad: Ref, at: Windows, target: Ref, include_pad: bool, override: Any
 ) -> Ref:
     """The same: what the windows give to each position of their rows, then to each of these."""
     lead, compute = len(target.shape) - 2, compute_dtype(target.dtype)
@@ -269,7 +269,7 @@ def _average_backward_by_axis(
     return _given_along(ctx, rows, at, lead, target)
 
 
-def _given_along(ctx: Context, shares: Ref, at: Windows, axis: int, target: Ref) -> Ref:
+def _given_along(ctx: LoweringContext, shares: Ref, at: Windows, axis: int, target: Ref) -> Ref:
     """What the windows along one axis give to each position."""
     own = at.along(axis - len(target.shape) + len(at.kernel))
     (side,), (step,), (pad,) = own.kernel, own.stride, own.padding

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from .. import sizes
-from ..ir import Nest
-from ..poly import Size, hint, is_known
-from ..unit import ExternCall, Layout, Ref
-from .lowering_context import Context
+from ..loops import sizes
+from ..loops.ir import Nest
+from ..loops.kernel_graph import ExternCall, Layout, Ref
+from ..loops.polynomials import Size, hint, is_known
+from .lowering_context import LoweringContext
 from .value_builders import const
 
 aten = torch.ops.aten
@@ -56,7 +56,7 @@ def _hint(size: Any) -> int:
     return made
 
 
-def aligned_product(ctx: Context, node: Node, operands: Sequence[Ref]) -> Ref:
+def aligned_product(ctx: LoweringContext, node: Node, operands: Sequence[Ref]) -> Ref:
     """The product by a library call of wider operands."""
     *bias, a, b = operands
     shape: Any = (*a.shape, b.shape[1])
@@ -73,7 +73,7 @@ def aligned_product(ctx: Context, node: Node, operands: Sequence[Ref]) -> Ref:
     return made if made.shape == tuple(value.shape) else ctx.pointwise(node, made.load)
 
 
-def with_room(ctx: Context, node: Node, operands: Sequence[Any]) -> Ref | None:
+def with_room(ctx: LoweringContext, node: Node, operands: Sequence[Any]) -> Ref | None:
     """A batched product whose operands, where loops make them, lie in wider matrices, so that it
     does as well; what it makes of the room between is not read. None for any other call."""
     shape = _roomy(node)
@@ -118,7 +118,7 @@ def _feeds_calls(node: Node) -> bool:
     return False
 
 
-def _roomier(ctx: Context, operand: Ref, shape: tuple[int, int, int]) -> Ref | None:
+def _roomier(ctx: LoweringContext, operand: Ref, shape: tuple[int, int, int]) -> Ref | None:
     """The matrices with room behind each; None where that would be a copy."""
     if operand.shape == shape:
         return operand
@@ -138,7 +138,7 @@ def _roomier(ctx: Context, operand: Ref, shape: tuple[int, int, int]) -> Ref | N
     return ctx.widened[key]
 
 
-def _product(ctx: Context, node: Node, given: Sequence[Ref], shape: tuple[int, int]) -> Ref:
+def _product(ctx: LoweringContext, node: Node, given: Sequence[Ref], shape: tuple[int, int]) -> Ref:
     value = ctx.value_of(node)
     layout = Layout(shape, (shape[1], 1), value.device)
     made = Ref(ctx.buffer("ext", value.dtype, layout), layout.shape, layout.strides)
@@ -158,7 +158,7 @@ def _leaves(node: Node) -> bool:
     return bool(node.users)
 
 
-def _in_parts(ctx: Context, node: Node, operands: Sequence[Ref], n: int, rows: int) -> Ref:
+def _in_parts(ctx: LoweringContext, node: Node, operands: Sequence[Ref], n: int, rows: int) -> Ref:
     """Some rows at a time, so that the wide result and the copy do not stand side by side. Where
     the second operand lies by columns, those that are too many are left to a call of their own, and
     nothing is made wider."""
@@ -182,7 +182,7 @@ def _in_parts(ctx: Context, node: Node, operands: Sequence[Ref], n: int, rows: i
     return whole
 
 
-def _parts(ctx: Context, size: Size, length: int) -> list[tuple[Size, Size]]:
+def _parts(ctx: LoweringContext, size: Size, length: int) -> list[tuple[Size, Size]]:
     """Where parts of about this length begin and end; of a size that only a call knows, as many as
     in the recorded call, alike but for the last."""
     if is_known(size):
@@ -219,7 +219,7 @@ def _is_one(stride: Any) -> bool:
     return isinstance(stride, int) and stride == 1
 
 
-def _padded(ctx: Context, matrix: Ref, shape: tuple[int, ...]) -> Ref:
+def _padded(ctx: LoweringContext, matrix: Ref, shape: tuple[int, ...]) -> Ref:
     """The matrix, or vector, with more rows and columns, in the order that it has; what is added is
     zero, since it may be summed over. Made once for the products that read it."""
     if matrix.shape == shape:
@@ -232,7 +232,7 @@ def _padded(ctx: Context, matrix: Ref, shape: tuple[int, ...]) -> Ref:
     return ctx.widened[key]
 
 
-def _widened(ctx: Context, matrix: Ref, shape: tuple[int, ...]) -> Ref:
+def _widened(ctx: LoweringContext, matrix: Ref, shape: tuple[int, ...]) -> Ref:
     """The matrix by loops of its own size, which join those that make it, then the zeros."""
     strides = sizes.contiguous_strides(shape)
     layout = Layout(shape, strides, ctx.device_of(matrix))

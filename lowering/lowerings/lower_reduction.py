@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from ..ir import Load, Reduced, Value
-from ..poly import Size, at_least, is_known
-from ..registry import Unsupported, lowers
-from ..sizes import Index
-from ..unit import Ref
-from .lowering_context import Context
+from ..loops.ir import Load, Reduced, Value
+from ..loops.kernel_graph import Ref
+from ..loops.polynomials import Size, at_least, is_known
+from ..loops.sizes import Index
+from .lowering_context import LoweringContext
+from .registry import Unsupported, lowers
 from .value_builders import cast, compute_dtype, const, op
 
 aten = torch.ops.aten
@@ -42,7 +42,7 @@ class Dims:
 
 
 def fold(
-    ctx: Context,
+    ctx: LoweringContext,
     target: Ref,
     dims: Dims,
     kind: str,
@@ -58,13 +58,19 @@ def fold(
     return ctx.reduce(target, dims.inner, body)
 
 
-def _result(ctx: Context, node: Any) -> Ref:
+def _result(ctx: LoweringContext, node: Any) -> Ref:
     return ctx.result(ctx.value_of(node))
 
 
 @lowers(aten.sum.default, aten.sum.dim_IntList)
 def _sum(
-    ctx: Context, node: Any, x: Ref, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+    ctx: LoweringContext,
+    node: Any,
+    x: Ref,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
 ) -> Ref:
     target = _result(ctx, node)
     return fold(ctx, target, Dims(x, dim, keepdim), "sum", compute_dtype(target.dtype))
@@ -72,7 +78,13 @@ def _sum(
 
 @lowers(aten.mean.default, aten.mean.dim)
 def _mean(
-    ctx: Context, node: Any, x: Ref, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+    ctx: LoweringContext,
+    node: Any,
+    x: Ref,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
 ) -> Ref:
     target, dims = _result(ctx, node), Dims(x, dim, keepdim)
     compute = compute_dtype(target.dtype)
@@ -88,7 +100,13 @@ def _mean(
 
 @lowers(aten.prod.default, aten.prod.dim_int)
 def _prod(
-    ctx: Context, node: Any, x: Ref, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+    ctx: LoweringContext,
+    node: Any,
+    x: Ref,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
 ) -> Ref:
     target = _result(ctx, node)
     if target.dtype == torch.bool:
@@ -97,12 +115,12 @@ def _prod(
 
 
 @lowers(aten.amax.default, aten.amin.default)
-def _extremum(ctx: Context, node: Any, x: Ref, dim: Any = (), keepdim: bool = False) -> Ref:
+def _extremum(ctx: LoweringContext, node: Any, x: Ref, dim: Any = (), keepdim: bool = False) -> Ref:
     kind = "max" if node.target is aten.amax.default else "min"
     return _extremum_into(ctx, _result(ctx, node), Dims(x, dim, keepdim), kind)
 
 
-def _extremum_into(ctx: Context, target: Ref, dims: Dims, kind: str) -> Ref:
+def _extremum_into(ctx: LoweringContext, target: Ref, dims: Dims, kind: str) -> Ref:
     if not at_least(dims.count, 1):
         raise Unsupported("extremum of what may be nothing")
     if target.dtype == torch.bool:
@@ -111,14 +129,14 @@ def _extremum_into(ctx: Context, target: Ref, dims: Dims, kind: str) -> Ref:
 
 
 @lowers(aten.max.default, aten.min.default)
-def _full_extremum(ctx: Context, node: Any, x: Ref) -> Ref:
+def _full_extremum(ctx: LoweringContext, node: Any, x: Ref) -> Ref:
     kind = "max" if node.target is aten.max.default else "min"
     return _extremum_into(ctx, _result(ctx, node), Dims(x, None, False), kind)
 
 
 @lowers(aten.max.dim, aten.min.dim)
 def _extremum_with_position(
-    ctx: Context, node: Any, x: Ref, dim: int, keepdim: bool = False
+    ctx: LoweringContext, node: Any, x: Ref, dim: int, keepdim: bool = False
 ) -> tuple[Ref, Ref]:
     if not x.shape or x.dtype == torch.bool:
         raise Unsupported("scalar or bool")
@@ -131,7 +149,7 @@ def _extremum_with_position(
 
 @lowers(aten.argmax.default, aten.argmin.default)
 def _position(
-    ctx: Context, node: Any, x: Ref, dim: int | None = None, keepdim: bool = False
+    ctx: LoweringContext, node: Any, x: Ref, dim: int | None = None, keepdim: bool = False
 ) -> Ref:
     dims = Dims(x, dim, keepdim)
     if not at_least(dims.count, 1) or x.dtype == torch.bool:
@@ -143,7 +161,9 @@ def _position(
 @lowers(
     aten.any.default, aten.any.dim, aten.any.dims, aten.all.default, aten.all.dim, aten.all.dims
 )
-def _logical(ctx: Context, node: Any, x: Ref, dim: Any = None, keepdim: bool = False) -> Ref:
+def _logical(
+    ctx: LoweringContext, node: Any, x: Ref, dim: Any = None, keepdim: bool = False
+) -> Ref:
     target = _result(ctx, node)
     if target.dtype != torch.bool:
         raise Unsupported("uint8 result")
@@ -156,7 +176,9 @@ def _logical(ctx: Context, node: Any, x: Ref, dim: Any = None, keepdim: bool = F
     )
 
 
-def _moments(ctx: Context, x: Ref, dims: Dims, correction: Any, target: Ref, mean: Ref) -> None:
+def _moments(
+    ctx: LoweringContext, x: Ref, dims: Dims, correction: Any, target: Ref, mean: Ref
+) -> None:
     """Two passes, as precise as Welford's and vectorisable: the mean, then the squared distances
     from it, less what the mean's rounding adds (the corrected two-pass algorithm: Chan, Golub and
     LeVeque, "Algorithms for computing the sample variance", 1983)."""
@@ -189,14 +211,14 @@ def _degrees(count: Size, correction: float) -> float:
     return count - int(correction)
 
 
-def _variance_dtype(ctx: Context, x: Ref) -> torch.dtype:
+def _variance_dtype(ctx: LoweringContext, x: Ref) -> torch.dtype:
     """Eager's type for variances that are asked for by themselves."""
     return torch.float64 if ctx.device_of(x).type == "cpu" else compute_dtype(x.dtype)
 
 
 @lowers(aten.var.correction)
 def _var(
-    ctx: Context,
+    ctx: LoweringContext,
     node: Any,
     x: Ref,
     dim: Any = None,
@@ -212,7 +234,7 @@ def _var(
 
 @lowers(aten.std.correction)
 def _std(
-    ctx: Context,
+    ctx: LoweringContext,
     node: Any,
     x: Ref,
     dim: Any = None,
@@ -228,7 +250,7 @@ def _std(
 
 @lowers(aten.var_mean.correction)
 def _var_mean(
-    ctx: Context,
+    ctx: LoweringContext,
     node: Any,
     x: Ref,
     dim: Any = None,
@@ -243,7 +265,7 @@ def _var_mean(
 
 
 @lowers(aten.cumsum.default, aten.cumprod.default)
-def _running(ctx: Context, node: Any, x: Ref, dim: int, *, dtype: Any = None) -> Ref:
+def _running(ctx: LoweringContext, node: Any, x: Ref, dim: int, *, dtype: Any = None) -> Ref:
     target = _result(ctx, node)
     if target.dtype == torch.bool:
         raise Unsupported("a scan of bool")

@@ -6,21 +6,21 @@ from typing import Any
 
 import torch
 
-from .. import sizes
-from ..ir import Select, Value
-from ..poly import Size
-from ..registry import Unsupported, lowers
-from ..sizes import Index
-from ..unit import Ref
+from ..loops import sizes
+from ..loops.ir import Select, Value
+from ..loops.kernel_graph import Ref
+from ..loops.polynomials import Size
+from ..loops.sizes import Index
 from .lower_index import from_end, indirect, scatter_compared
-from .lowering_context import Context
+from .lowering_context import LoweringContext
+from .registry import Unsupported, lowers
 from .value_builders import HALVES, cast, const, op
 
 aten = torch.ops.aten
 COMBINES = {"sum": "sum", "prod": "prod", "amax": "max", "amin": "min"}
 
 
-def _copied(ctx: Context, node: Any, x: Ref) -> Ref:
+def _copied(ctx: LoweringContext, node: Any, x: Ref) -> Ref:
     if not ctx.ordered:
         raise Unsupported("stores at positions from memory")
     return ctx.pointwise(node, x.load)
@@ -49,7 +49,7 @@ def _taken(ids: Ref) -> Ref:
 
 @lowers(aten.index_put.default, aten._unsafe_index_put.default)
 def _index_put(
-    ctx: Context,
+    ctx: LoweringContext,
     node: Any,
     x: Ref,
     ids: Sequence[Ref | None],
@@ -85,7 +85,12 @@ def _index_put(
 
 
 def _masked_put(
-    ctx: Context, node: Any, x: Ref, ids: Sequence[Ref | None], values: Ref, accumulate: bool
+    ctx: LoweringContext,
+    node: Any,
+    x: Ref,
+    ids: Sequence[Ref | None],
+    values: Ref,
+    accumulate: bool,
 ) -> Ref:
     """One value wherever a mask is true."""
     mask = ids[0]
@@ -109,19 +114,19 @@ def _along(x: Ref, dim: int, position: Index, at: tuple[Index, ...]) -> tuple[In
 
 
 @lowers(aten.index_copy.default)
-def _index_copy(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref, source: Ref) -> Ref:
+def _index_copy(ctx: LoweringContext, node: Any, x: Ref, dim: int, ids: Ref, source: Ref) -> Ref:
     return _slices(ctx, node, x, dim, ids, source, None, 1)
 
 
 @lowers(aten.index_add.default)
 def _index_add(
-    ctx: Context, node: Any, x: Ref, dim: int, ids: Ref, source: Ref, *, alpha: Any = 1
+    ctx: LoweringContext, node: Any, x: Ref, dim: int, ids: Ref, source: Ref, *, alpha: Any = 1
 ) -> Ref:
     return _slices(ctx, node, x, dim, ids, source, _folding(x, "sum"), alpha)
 
 
 def _slices(
-    ctx: Context,
+    ctx: LoweringContext,
     node: Any,
     x: Ref,
     dim: int,
@@ -147,7 +152,7 @@ def _slices(
 
 
 def _scattered(
-    ctx: Context,
+    ctx: LoweringContext,
     target: Ref,
     dim: int,
     ids: Ref,
@@ -167,7 +172,7 @@ def _scattered(
 
 
 @lowers(aten.scatter.value)
-def _scatter_value(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref, value: Any) -> Ref:
+def _scatter_value(ctx: LoweringContext, node: Any, x: Ref, dim: int, ids: Ref, value: Any) -> Ref:
     mark = len(ctx.items)
     try:
         return scatter_compared(ctx, node, x, dim, ids, value)
@@ -180,19 +185,19 @@ def _scatter_value(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref, value: A
 
 
 @lowers(aten.scatter.src)
-def _scatter(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref, source: Ref) -> Ref:
+def _scatter(ctx: LoweringContext, node: Any, x: Ref, dim: int, ids: Ref, source: Ref) -> Ref:
     return _scattered(ctx, _copied(ctx, node, x), dim, ids, source.load)
 
 
 @lowers(aten.scatter_add.default)
-def _scatter_add(ctx: Context, node: Any, x: Ref, dim: int, ids: Ref, source: Ref) -> Ref:
+def _scatter_add(ctx: LoweringContext, node: Any, x: Ref, dim: int, ids: Ref, source: Ref) -> Ref:
     combine = _folding(x, "sum")
     return _scattered(ctx, _copied(ctx, node, x), dim, ids, source.load, combine)
 
 
 @lowers(aten.scatter_reduce.two)
 def _scatter_reduce(
-    ctx: Context,
+    ctx: LoweringContext,
     node: Any,
     x: Ref,
     dim: int,
@@ -223,7 +228,7 @@ def _neutral(combine: str, dtype: torch.dtype) -> int | float:
 
 @lowers(aten.embedding_dense_backward.default)
 def _embedding_backward(
-    ctx: Context,
+    ctx: LoweringContext,
     node: Any,
     grad: Ref,
     ids: Ref,

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from ..ir import Buffer
-from ..unit import KERNEL_DTYPES, ExternCall, Layout, Ref, extent, is_distinct
-from .lowering_context import Context
+from ..loops.ir import Buffer
+from ..loops.kernel_graph import KERNEL_DTYPES, ExternCall, Layout, Ref, extent, is_distinct
+from .lowering_context import LoweringContext
 from .value_builders import cast
 
 aten = torch.ops.aten
@@ -24,7 +24,9 @@ class Write:
     loops: bool
 
 
-def write_back(ctx: Context, writes: Sequence[Write], outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def write_back(
+    ctx: LoweringContext, writes: Sequence[Write], outputs: tuple[Any, ...]
+) -> tuple[Any, ...]:
     """Adds the writes to the items. Returns the outputs, with copies of those that a write
     changes."""
     stored = {w.target.buffer for w in writes if isinstance(w.target, Ref)}
@@ -52,7 +54,7 @@ def _is_loop(write: Write) -> bool:
     return plain and is_distinct(write.target.shape, write.target.strides)
 
 
-def _aliases(ctx: Context, stored: Iterable[Buffer]) -> Iterable[Buffer]:
+def _aliases(ctx: LoweringContext, stored: Iterable[Buffer]) -> Iterable[Buffer]:
     """Buffers that are views, made by extern calls, of those stored."""
     known = set(stored)
     for item in ctx.items:
@@ -61,7 +63,7 @@ def _aliases(ctx: Context, stored: Iterable[Buffer]) -> Iterable[Buffer]:
     return known
 
 
-def _kept(ctx: Context, value: Any, stored: set[Buffer]) -> Any:
+def _kept(ctx: LoweringContext, value: Any, stored: set[Buffer]) -> Any:
     """The value as it is before the writes."""
     if not isinstance(value, Ref) or value.buffer not in stored:
         return value

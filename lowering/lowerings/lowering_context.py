@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from .. import sizes
-from ..ir import Buffer, Load, Nest, Store, Value
-from ..poly import Poly, Size, hint
-from ..registry import Unsupported
-from ..sizes import Index
-from ..stages.positions import check, uncertain
-from ..symint import Symbols
-from ..unit import Item, Layout, Ref, extent, is_dense, is_distinct
+from ..loops import sizes
+from ..loops.ir import Buffer, Load, Nest, Store, Value
+from ..loops.kernel_graph import Item, Layout, Ref, extent, is_dense, is_distinct
+from ..loops.polynomials import Poly, Size, hint
+from ..loops.positions import check, uncertain
+from ..loops.sizes import Index
+from ..loops.symint import GraphSymbols
+from .registry import Unsupported
 from .value_builders import cast, const
 
 FILLED = 64  # rows from which on a GPU scans them side by side
@@ -28,10 +28,10 @@ def _example(dtype: torch.dtype, axes: int) -> torch.Tensor:
     return torch.empty((1,) * axes, dtype=dtype, device="meta")
 
 
-class Context:
+class LoweringContext:
     """Collects the items and buffers of one unit while its graph is lowered."""
 
-    def __init__(self, symbols: Symbols, ordered: bool = True) -> None:
+    def __init__(self, symbols: GraphSymbols, ordered: bool = True) -> None:
         """ordered: whether the target runs the points of a nest that meet in one place in
         order."""
         self.symbols, self.ordered = symbols, ordered

@@ -2,10 +2,10 @@
 
 import torch
 
-from .. import sizes
-from ..ir import Cast, Const, IndexValue, Op, Value
-from ..ops import OPS
-from ..poly import Poly
+from ..loops import sizes
+from ..loops.ir import Cast, Const, IndexValue, Op, Value
+from ..loops.ops import OPS
+from ..loops.polynomials import Poly
 
 HALVES = (torch.float16, torch.bfloat16)
 

@@ -1,1 +1,1 @@
-"""Printers of the loop IR: C++, Triton, and calls into torch's own library."""
+"""Kernels from scheduled loops: C++ for the CPU, Triton for GPUs, calls of the library."""

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-from ...runtime.program import Expression, Extern, Name, Shape, Size, View
-from ...runtime.result_memory import LEAST
-from ..ir import Buffer
-from ..poly import Poly, variables
-from ..sizes import contiguous_strides
-from ..stages.storage import given_buffers, touched
-from ..unit import ExternCall, Layout, Ref, Symbol, Unit, is_dense, leaves
+from ...runtime.programs.program import Expression, Extern, Name, Shape, Size, View
+from ...runtime.programs.result_memory import MIN_POOLED_BYTES
+from ..loops.ir import Buffer
+from ..loops.kernel_graph import ExternCall, Layout, Ref, Symbol, Unit, is_dense, leaves
+from ..loops.polynomials import Poly, variables
+from ..loops.sizes import contiguous_strides
+from ..loops.storage import given_buffers, touched
 
 aten = torch.ops.aten
 
@@ -136,7 +136,7 @@ def _is_large(call: ExternCall) -> bool:
     if any(isinstance(part, Symbol) for part in parts):
         return True
     return any(
-        not isinstance(part.numel, int) or part.numel * part.dtype.itemsize >= LEAST
+        not isinstance(part.numel, int) or part.numel * part.dtype.itemsize >= MIN_POOLED_BYTES
         for part in parts
         if isinstance(part, Ref)
     )

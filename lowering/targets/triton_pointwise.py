@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections import Counter
 from math import prod
 
-from .. import sizes
-from ..ir import Group, Nest, Op, store_values
-from ..ops import OPS
-from ..poly import Size, hint
-from ..sizes import Axis, Index
-from .triton_axes import (
-    Run,
+from ..loops import sizes
+from ..loops.ir import Group, Nest, Op, store_values
+from ..loops.ops import OPS
+from ..loops.polynomials import Size, hint
+from ..loops.sizes import Axis, Index
+from .triton.triton_axes import (
+    MemoryRun,
     accesses,
     coordinates,
     flatten,
@@ -24,8 +24,8 @@ from .triton_axes import (
     split_space,
     unit_axes,
 )
-from .triton_ops import SHORTER
-from .triton_tile import INT32, Device, Dim, Tile, needs_int64, pow2
+from .triton.triton_ops import SHORTER
+from .triton.triton_tile import INT32, Device, Dim, Tile, needs_int64, pow2
 
 ARITHMETIC = 40  # what the functions of an element cost where they bound a kernel
 LEAST_RUN = 16  # elements side by side that are worth fetching together
@@ -134,14 +134,14 @@ def _sides(group: Group) -> tuple[Side, Side] | None:
     return (y, x) if x and y and run_length(torn, tiled) >= 2 * run_length(torn, flat) else None
 
 
-def _in_pieces(run: Run, points: dict[Axis, int]) -> bool:
+def _in_pieces(run: MemoryRun, points: dict[Axis, int]) -> bool:
     """Whether these points of the axes touch few neighbours in memory, and many others."""
     length = run_length(run, points)
     touched = prod(points.get(axis, 1) for axis in run.every)
     return length < LEAST_RUN and touched > length
 
 
-def _side(run: Run, taken: Side, least: int) -> Side:
+def _side(run: MemoryRun, taken: Side, least: int) -> Side:
     """The first axes of the run, until they have this many points, without those that are taken."""
     side, length = list[Axis](), 1
     for axis in run.axes:

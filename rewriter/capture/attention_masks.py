@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ...lowering.graphs.constant_masks import kind_of_mask
-from ...runtime.replay.steps import CALL_INPUT
+from ...lowering.graph.constant_masks import kind_of_mask
+from ...runtime.programs.steps import CALL_INPUT
 
 ATTENTION = "scaled_dot_product_attention"
 # torch gives the function no signature that `inspect` reads

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._pytree import tree_map_only
 
-from ...runtime import report
+from ...runtime import diagnostics
 from .. import catalogue
 from .nested import tensors_in
 from .values import Meta
@@ -43,7 +43,7 @@ def _parts(packet: Any) -> tuple[str, str]:
     return space, name
 
 
-def why_apart(func: Any, args: Any, kwargs: Any) -> str:
+def why_between_graphs(func: Any, args: Any, kwargs: Any) -> str:
     """Why the call runs between graphs; empty if it need not."""
     packet = packet_of(func)
     if packet is None:
@@ -75,7 +75,7 @@ def _faked(func: Any, args: Any, kwargs: Any) -> Any:
         return func(*like[0], **like[1])
 
 
-def settle(recorder: Any, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+def record_effects(recorder: Any, func: Any, args: Any, kwargs: Any, result: Any) -> None:
     """Have the graph lay out what a custom operator gave as it lies, whatever its fake form says.
     Where that gives another shape, dtype or device, the recording ends, and at the next one the
     operator runs between graphs."""
@@ -87,7 +87,7 @@ def settle(recorder: Any, func: Any, args: Any, kwargs: Any, result: Any) -> Non
     try:
         given, said = (_looks(each) for each in (result, _faked(func, args, kwargs)))
     except Exception as error:  # compiling tells
-        report.log.debug("the fake form of %s: %r", packet, error)
+        diagnostics.log.debug("the fake form of %s: %r", packet, error)
         return
     if given != said:
         _refused[packet] = True

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from ...runtime.replay.recipes import Const, Recipe, RecipeMaker
-from ...runtime.replay.steps import Redo
+from ...runtime.programs.recipes import ConstRecipe, Recipe, RecipeMaker
+from ...runtime.programs.steps import Redo
 from .numbers import scalars
 
 
 @dataclasses.dataclass(eq=False)
-class Effect:
+class SideEffect:
     """`function(*arguments, **keywords)`, its arguments made anew at each call. Arguments stay live
     objects until `settle` makes recipes of them at the end of the recording (a list that is stored
     and filled later is stored full); those that must be taken as they are when the effect happens
@@ -52,19 +52,21 @@ class Effect:
         value = self.arguments[-1] if self.arguments else None
         made_plain = value if isinstance(value, Recipe) else stripper.value(value)
         if made_plain is not value and self.function in STORES:
-            *place, _ = (part.value if isinstance(part, Const) else part for part in self.arguments)
+            *place, _ = (
+                part.value if isinstance(part, ConstRecipe) else part for part in self.arguments
+            )
             if STORES[self.function](*place) is value:
                 self.function(*place, made_plain)
 
 
-def dress(stores: list[Effect], tensor: torch.Tensor, name: str, value: Any) -> None:
+def set_attributes(stores: list[SideEffect], tensor: torch.Tensor, name: str, value: Any) -> None:
     """Note a store to an attribute of a tensor that the call made; of several the last counts."""
     others = (store for store in stores if store.owner is not tensor or store.name != name)
     stores[:] = others
-    stores.append(Effect(setattr, (tensor, constant(name), value)))
+    stores.append(SideEffect(setattr, (tensor, constant(name), value)))
 
 
-def dressings(stores: list[Effect], maker: RecipeMaker) -> tuple[Redo, ...]:
+def dressings(stores: list[SideEffect], maker: RecipeMaker) -> tuple[Redo, ...]:
     """Stores to attributes of tensors that the call made, as far as the tensors leave it: what one
     holds may be another one."""
     done: list[Redo] = []
@@ -98,4 +100,4 @@ def _recipe(part: Any, maker: RecipeMaker) -> Recipe:
 
 def constant(value: Any) -> Recipe:
     """A part of an effect that is the same at every call."""
-    return Const(value)
+    return ConstRecipe(value)

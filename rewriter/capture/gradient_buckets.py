@@ -12,7 +12,7 @@ import math
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ...runtime.replay.steps import CALL_INPUT
+from ...runtime.programs.steps import CALL_INPUT
 from .segments import SegmentBuilder
 from .values import Meta
 
@@ -32,7 +32,7 @@ def capacity() -> int | None:
     return max(cap, given // _PARTS)
 
 
-def held(segment: SegmentBuilder) -> int:
+def gradient_bytes(segment: SegmentBuilder) -> int:
     """Bytes of the call's inputs that get gradients from this segment."""
     metas = (meta for value, meta in segment.taken() if value.home == CALL_INPUT)
     given = (meta for meta in metas if isinstance(meta, Meta) and meta.requires_grad)

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ...runtime.replay.containers import c_base
+from ...runtime.programs.containers import c_base
 
 try:
     import numpy as np

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from ...runtime.replay.recipes import Apply, Input
-from ...runtime.replay.steps import CALL_INPUT
+from ...runtime.programs.recipes import Apply, Input
+from ...runtime.programs.steps import CALL_INPUT
 
 
 def nodes_behind(tensors: Sequence[torch.Tensor]) -> list[Any]:

@@ -17,10 +17,10 @@ from typing import Any, NoReturn
 
 import torch
 
-from ...lowering.fakes import DispatchMode
-from ...runtime.warning_filters import unsaid
-from ..forms.items import delete_item, set_item
-from .moving import is_argument
+from ...lowering.fake_tensor_mode import DispatchMode
+from ...runtime.warning_filters import suppress_warnings
+from ..tracing_ops.items import delete_item, set_item
+from .dynamic_inputs import is_argument
 from .nested import tensors_in
 from .recording import Recording
 from .repeatable import Generators
@@ -95,7 +95,7 @@ class AheadRecorder(Recorder):
         finally:
             sys.setprofile(before)
 
-    def goes_on_cut(self, reason: Any, detail: str) -> bool:
+    def continue_past_break(self, reason: Any, detail: str) -> bool:
         return False
 
     def stop(self, reason: Any, detail: str, place: Any = None) -> None:
@@ -183,7 +183,7 @@ def is_worth(recorder: Recorder, recording: Recording | None, args: Any, kwargs:
         return recorder.cuttable  # else torch's own compiler was at work
     if not all(map(is_argument, recorder.overwritten)):
         return True  # a number that it read is another one now
-    return _keeps_state(recorder) and not recording.held(args, kwargs)
+    return _keeps_state(recorder) and not recording.guards_hold(args, kwargs)
 
 
 def _keeps_state(recorder: Recorder) -> bool:
@@ -196,7 +196,7 @@ def _keeps_state(recorder: Recorder) -> bool:
 
 
 @contextlib.contextmanager
-def _quiet_finalizers() -> Iterator[None]:
+def _silent_finalizers() -> Iterator[None]:
     """Nothing is told of what abandons the run in a finalizer, where no error goes further."""
     before = sys.unraisablehook
 
@@ -250,8 +250,8 @@ def unnoticed(recorder: AheadRecorder) -> Iterator[None]:
     generators = Generators()
     try:
         with (
-            unsaid(),
-            _quiet_finalizers(),
+            suppress_warnings(),
+            _silent_finalizers(),
             torch.set_grad_enabled(grad_mode),
             writes,
             _no_unseen_code(recorder),

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from ...lowering.autograd.result_views import is_writable
-from ...runtime.replay.recipes import Apply, CannotRebuild, Const, Recipe
+from ...runtime.programs.recipes import Apply, CannotRebuild, ConstRecipe, Recipe
 from .histories import nodes_after, nodes_behind
 from .nested import tensors_in
-from .values import Meta, Tracker, Value, has_history, storage_of, writes_of
+from .values import Meta, TracedTensor, Tracker, has_history, storage_of, writes_of
 
 
 class _Spent(torch.autograd.Function):
@@ -66,7 +66,7 @@ def next_node() -> int:
     return int(made._sequence_nr()) + 1
 
 
-def recipe(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe | None:
+def recipe(recorder: Any, tensor: torch.Tensor, value: TracedTensor) -> Recipe | None:
     """The recipe of a tensor that the call made, where its history needs one; None elsewhere. The
     same for each place where it stands. Raises CannotRebuild for a leaf."""
     if tensor.is_inference() and not torch.is_inference_mode_enabled():
@@ -80,7 +80,7 @@ def recipe(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe | None:
                 traced = recorder.value_recipe(value)
             else:  # a program of such a call gives nothing with gradients
                 traced = _detached(recorder, tensor, value)
-            parts = (traced, Const(tensor.requires_grad))
+            parts = (traced, ConstRecipe(tensor.requires_grad))
             recorder.remade[value] = Apply(_without_history, parts)
         return recorder.remade[value]  # type: ignore[no-any-return]
     own = tensor.is_leaf or (tensor._is_view() and _leads_nowhere(tensor))
@@ -92,7 +92,7 @@ def recipe(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe | None:
     return recorder.remade[value]  # type: ignore[no-any-return]
 
 
-def _recipe(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe | None:
+def _recipe(recorder: Any, tensor: torch.Tensor, value: TracedTensor) -> Recipe | None:
     if tensor.is_leaf:
         raise CannotRebuild("a leaf that was made in the call is returned or kept")
     inputs = [each for each, _ in recorder.tracker.live_inputs()]
@@ -104,7 +104,7 @@ def _recipe(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe | None:
         (why, *_), lost = spent.values(), _leads_to(nodes_after(spent), given)
         if lost or not _leads_to(nodes, given):
             return Apply(_of(_Spent, why), (_detached(recorder, tensor, value),))
-        return Apply(_beside(why), (recorder.value_recipe(value),))
+        return Apply(_siblings(why), (recorder.value_recipe(value),))
     if _leads_to(nodes, given):
         return None
     if any(node._sequence_nr() < recorder.first_node for node in nodes):
@@ -122,7 +122,7 @@ def _leads_to(nodes: Iterable[Any], given: set[int]) -> bool:
     )
 
 
-def _beside(why: str) -> Any:
+def _siblings(why: str) -> Any:
     def with_branch(tensor: torch.Tensor) -> torch.Tensor:
         with torch.enable_grad(), torch.autograd._unsafe_preserve_version_counter(tensor):
             leaf = torch.empty(0, device="cpu", requires_grad=True)
@@ -189,10 +189,10 @@ def _of(function: Any, *more: Any) -> Any:
     return with_history
 
 
-def _detached(recorder: Any, tensor: torch.Tensor, value: Value) -> Recipe:
+def _detached(recorder: Any, tensor: torch.Tensor, value: TracedTensor) -> Recipe:
     segment = recorder.segments[value.home]
     node = segment.call("call_method", "detach", (value.node,), {}, recorder.origin())
-    made = Value(value.home, node, -1, Meta.of(tensor.detach()), beside=value)
+    made = TracedTensor(value.home, node, -1, Meta.of(tensor.detach()), beside=value)
     return recorder.value_recipe(made)  # type: ignore[no-any-return]
 
 

@@ -23,17 +23,19 @@ def tensors_in(obj: Any) -> list[torch.Tensor]:
     return found
 
 
-def settle_in(obj: Any) -> Any:
+def concretize(obj: Any) -> Any:
     """`obj` with every traced scalar in it replaced by its plain value, its outcome recorded; `obj`
     itself where there is none."""
-    return _changed(obj, scalars.settle, {})
+    return _changed(obj, scalars.concretize_scalar, {})
 
 
 def settle_but_sizes(obj: Any) -> Any:
     """As `settle_in`, but for scalars that follow from sizes: they stay traced."""
     return _changed(
         obj,
-        lambda value: value if scalars.size_form(value) is not None else scalars.settle(value),
+        lambda value: (
+            value if scalars.size_form(value) is not None else scalars.concretize_scalar(value)
+        ),
         {},
     )
 
@@ -43,7 +45,7 @@ def plain_in(obj: Any) -> Any:
     return _changed(obj, scalars.plain, {})
 
 
-_FEW = 64  # parts of a list or dict that are looked at for every call
+_MAX_PARTS = 64  # parts of a list or dict that are looked at for every call
 
 
 def plain_where_they_are(obj: Any) -> Any:
@@ -54,7 +56,7 @@ def plain_where_they_are(obj: Any) -> Any:
     if type(obj) is tuple:
         parts = tuple(map(plain_where_they_are, obj))
         return obj if all(a is b for a, b in zip(parts, obj, strict=True)) else parts
-    if type(obj) in (list, dict) and len(obj) <= _FEW:
+    if type(obj) in (list, dict) and len(obj) <= _MAX_PARTS:
         for place, part in list(enumerate(obj) if type(obj) is list else obj.items()):
             if type(part) in scalars.TRACED or type(part) is tuple:
                 obj[place] = plain_where_they_are(part)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...lowering.graphs.result_strides import is_dense, overlaps
+from ...lowering.graph.result_strides import is_dense, overlaps
 from .nested import tensors_in
 
 # Answers follow from sizes, dtype, device: the guards on the inputs cover them, nothing is

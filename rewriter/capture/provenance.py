@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from ...runtime.guard import (
+from ...runtime.guards.guard import (
+    ArrayContent,
     Attr,
     Check,
-    Content,
     Equals,
     Guard,
     HasKey,
@@ -97,7 +97,7 @@ class Provenance:
         self._deep: set[int] = set()
         self._dirty: set[tuple[int, Any]] = set()
         self._before: dict[int, Any] = {}
-        self.arrays: list[tuple[Any, Content]] = []
+        self.arrays: list[tuple[Any, ArrayContent]] = []
         self.stored_to: list[Any] = []  # arrays
         self.lent: list[
             tuple[Any, torch.Tensor, bytes]
@@ -212,7 +212,7 @@ class Provenance:
         or keys, and which elements it has."""
         path = self._paths.get(id(obj))
         if path is None and isinstance(obj, HASHING):
-            self.keys_apart(obj)
+            self.assume_distinct_keys(obj)
         if path is None or id(obj) in self._read or is_followed(obj):
             return
         self._read.add(id(obj))
@@ -231,9 +231,9 @@ class Provenance:
             self.guard(path, Members(tuple(held)))
         elif isinstance(held, BY_VALUE):
             self.guard(path, Is(held))
-        elif Content.supports(held) and not self.is_lent(obj):
-            self.arrays.append((obj, Content.of(obj)))
-            self.guard(path, Content.of(held))
+        elif ArrayContent.supports(held) and not self.is_lent(obj):
+            self.arrays.append((obj, ArrayContent.of(obj)))
+            self.guard(path, ArrayContent.of(held))
         else:
             raise Unguardable(f"the content of {path.source}, a {type(obj).__name__}")
 
@@ -345,7 +345,7 @@ class Provenance:
         """Containers handed to code that is not rewritten are read as a whole."""
         for value in values:
             if isinstance(value, HASHING):
-                self.keys_apart(value)
+                self.assume_distinct_keys(value)
             if id(value) in self._paths:
                 self.content(value)
             elif isinstance(value, list | tuple | set | frozenset):
@@ -357,20 +357,20 @@ class Provenance:
 
     # -- which objects are which
 
-    def told_apart(self, *objects: Any) -> None:
+    def assume_distinct(self, *objects: Any) -> None:
         """The objects, all from outside, were seen to be different ones: later calls where two of
         them are one are not this recording's."""
         paths = [path for obj in objects if (path := self.path_of(obj)) is not None]
         if len(paths) > 1 and not all(isinstance(path, Obj) for path in paths):
             self.distinct[tuple(paths)] = None
 
-    def keys_apart(self, container: Any, *asked: Any) -> None:
+    def assume_distinct_keys(self, container: Any, *asked: Any) -> None:
         """What a dict or set of the call's own holds is looked at, or `asked` for: objects from
         outside that it tells by what they are, not by what they equal, were different ones."""
         if id(container) not in self._paths:
             keys = (part for key in (*container, *asked) for part in parts_of_key(key))
             known = {id(key): key for key in keys if type(key).__hash__ in BY_WHAT_IT_IS}
-            self.told_apart(*known.values())
+            self.assume_distinct(*known.values())
         else:
             for key in asked:
                 self._asked(container, key)
@@ -387,7 +387,7 @@ class Provenance:
             paths = (self.path_of(each) or Obj(each, "a key") for each in others)
             self.distinct[(self._paths[id(key)], *paths)] = None
             return
-        self.told_apart(key, *others[:_APART_LIMIT])
+        self.assume_distinct(key, *others[:_APART_LIMIT])
         for part in parts:
             self.guard(self._paths[id(part)], Is(part))
 
@@ -403,7 +403,7 @@ class Provenance:
         if self.path_of(obj) is not None:
             kind = type(obj)
             others = [each for each in self._touched.values() if type(each) is kind]
-            self.told_apart(obj, *(each for each in others if each is not obj))
+            self.assume_distinct(obj, *(each for each in others if each is not obj))
 
     # -- writes
 
@@ -413,7 +413,7 @@ class Provenance:
             return
         if isinstance(obj, SEQUENCES + MAPPINGS):
             self._before[id(obj)] = list(obj) if isinstance(obj, SEQUENCES) else dict(obj)
-        elif Content.supports(obj):
+        elif ArrayContent.supports(obj):
             self._before[id(obj)] = obj.copy()
             self.stored_to.append(obj)
 

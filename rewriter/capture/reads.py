@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from ...runtime.guard import Path, Tensor, TensorMeta
+from ...runtime.guards.guard import Path, Tensor, TensorMeta
 from ...runtime.options import Options
-from ...runtime.replay.recipes import (
+from ...runtime.programs.recipes import (
     DONE,
     Apply,
     HostCall,
@@ -20,10 +20,10 @@ from ...runtime.replay.recipes import (
     Recipe,
     Works,
 )
-from ...runtime.replay.steps import CALL_INPUT, HOST
+from ...runtime.programs.steps import CALL_INPUT, HOST
 from .. import catalogue
 from . import current, gradient_buckets, made_histories, opsets
-from .moving import Moving
+from .dynamic_inputs import DynamicInputs
 from .nested import settle_but_sizes, tensors_in
 from .numbers import (
     assumptions,
@@ -36,10 +36,10 @@ from .numbers import (
     traced_sizes,
 )
 from .provenance import Provenance
-from .rewritings import raising_checks
+from .rewrites import raising_checks
 from .segments import READ, SegmentBuilder
-from .stops import Decision, StoppableMode, Stopped
-from .values import FLOAT, Meta, Tracker, Value, is_plain
+from .stops import Decision, RecordingStopped, StoppableMode
+from .values import FLOAT, Meta, TracedTensor, Tracker, is_plain
 
 DRAWN = "what is drawn decides again and again, so that each call is another one"
 SIZE = "a size decides that moves, so that each size is another recording"
@@ -52,19 +52,21 @@ HISTORY = "a tensor with gradients is written before a value is asked for"
 class ReadRecorder(StoppableMode):
     """The recording's inputs, guards, outcomes and segments."""
 
-    def __init__(self, options: Options, rewriter: Any, moving: Moving | None = None) -> None:
+    def __init__(
+        self, options: Options, rewriter: Any, moving: DynamicInputs | None = None
+    ) -> None:
         super().__init__(options, rewriter)
         me: Any = weakref.proxy(self)  # no cycle: what the call was given is let go with it
         self.known = Provenance(lambda: me.origin(), lambda *read: me._moving_number(*read))
-        self.moving = moving or Moving()
+        self.moving = moving or DynamicInputs()
         self.dynamic_inputs: dict[int, frozenset[int]] = {}
-        self.numbers: dict[int, traced_sizes.Given] = {}
+        self.numbers: dict[int, traced_sizes.InputNumber] = {}
         self.static_metas: dict[Path, TensorMeta] = {}
         self.tracker = Tracker()
         self.segments = [SegmentBuilder(0)]
         self.bodies: list[SegmentBuilder] = []  # of functions that torch.func transforms
         self._bodies = 0
-        self.pullbacks: dict[int, tuple[Any, Value]] = {}
+        self.pullbacks: dict[int, tuple[Any, TracedTensor]] = {}
         self.sizes_inside = False  # one of them read a size: it is a constant there
         self.outcomes: list[tuple[int, Recipe, Any]] = []
         self.decisions: dict[str, Decision] = {}  # the first one of each kind
@@ -74,11 +76,13 @@ class ReadRecorder(StoppableMode):
         self.fed: list[Recipe] = []
         self.assumed: dict[str, int] = {}
         self.inputs: dict[Path, int] = {}
-        self.late_reads: set[Value] = set()  # inputs that are shown when the graphs have run
-        self.early_reads: dict[Value, list[Recipe]] = {}  # what was read of inputs on the host
+        self.late_reads: set[TracedTensor] = set()  # inputs that are shown when the graphs have run
+        self.early_reads: dict[
+            TracedTensor, list[Recipe]
+        ] = {}  # what was read of inputs on the host
         self.overwritten: list[Path] = []  # inputs that were written after such a read
-        self.pinned: dict[Value, Any] = {}
-        self.constants: set[Value] = set()
+        self.pinned: dict[TracedTensor, Any] = {}
+        self.constants: set[TracedTensor] = set()
         self.open_contexts = 0
         self.bucket = gradient_buckets.capacity()
         self.bucket_full = self.parted = False
@@ -133,7 +137,9 @@ class ReadRecorder(StoppableMode):
         module within a block, two: less is handed over at the end of a block."""
         if self.bucket is not None and not self.open_contexts and not self.bodies:
             buckets = 1 if any(True for _ in module.children()) else 2
-            self.bucket_full = gradient_buckets.held(self.segment) >= buckets * self.bucket
+            self.bucket_full = (
+                gradient_buckets.gradient_bytes(self.segment) >= buckets * self.bucket
+            )
 
     def part(self) -> None:
         """Cut where a bucket is full."""
@@ -178,7 +184,7 @@ class ReadRecorder(StoppableMode):
         if any(recipe.graph for recipe in (*call.arguments, *call.keywords.values())):
             try:
                 self.cut()
-            except Stopped:  # the call was made, and is not made twice
+            except RecordingStopped:  # the call was made, and is not made twice
                 return result
         if not self.segment.ops:  # right after a break
             call.after = len(self.segments) - 1
@@ -189,7 +195,7 @@ class ReadRecorder(StoppableMode):
         """Later calls where the recipe raises are not this recording's."""
         self.outcomes.append((recipe.after, Works(recipe), DONE))
 
-    def value_recipe(self, value: Value) -> Recipe:
+    def value_recipe(self, value: TracedTensor) -> Recipe:
         """The recipe of a tensor's value as it is at the end of the segment that made it."""
         if value.home == CALL_INPUT:
             return Input(value.index)
@@ -214,7 +220,7 @@ class ReadRecorder(StoppableMode):
             return scalars.traced(
                 value,
                 Input(index),
-                self.numbers.setdefault(index, traced_sizes.Given(value, index)),
+                self.numbers.setdefault(index, traced_sizes.InputNumber(value, index)),
             )
         return scalars.traced(value, Input(index))
 
@@ -224,7 +230,7 @@ class ReadRecorder(StoppableMode):
     def path_at(self, index: int) -> Path:
         return list(self.inputs)[index]
 
-    def value(self, tensor: torch.Tensor) -> Value:
+    def value(self, tensor: torch.Tensor) -> TracedTensor:
         """The value of a tensor that a recorded operator met; intake, if it comes from outside.
         Raises Stopped."""
         tracked = self.tracker.get(tensor)
@@ -250,7 +256,9 @@ class ReadRecorder(StoppableMode):
         assert path is not None
         index = self.input_index(path)
         self._guard_meta(path, index, tensor)
-        return self.tracker.add(tensor, Value(CALL_INPUT, None, index, Meta.of(tensor))).value
+        return self.tracker.add(
+            tensor, TracedTensor(CALL_INPUT, None, index, Meta.of(tensor))
+        ).value
 
     def _guard_meta(self, path: Path, index: int, tensor: torch.Tensor) -> None:
         dims = self.moving.dims(path, tensor, self.options.dynamic)
@@ -278,7 +286,7 @@ class ReadRecorder(StoppableMode):
 
     def metadata(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         if self.open_shapes:
-            open_shapes.settle(self, name, args, kwargs)
+            open_shapes.settle_sizes(self, name, args, kwargs)
         inputs = [tensor for tensor in tensors_in(args) if self.value(tensor).home == CALL_INPUT]
         if self.has_symbols() and not all(body.plain for body in self.bodies):
             self.sizes_inside |= name in opsets.SIZED
@@ -290,10 +298,10 @@ class ReadRecorder(StoppableMode):
         return func(*args, **kwargs)
 
     def host_read(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        if constant_values.are(self, args) or drawn_numbers.decided(self, args):
+        if constant_values.are(self, args) or drawn_numbers.on_drawn_branch(self, args):
             return func(*args, **kwargs)
         recipes = tuple(
-            self._frozen(arg) if isinstance(arg, torch.Tensor) else scalars.Const(arg)
+            self._frozen(arg) if isinstance(arg, torch.Tensor) else scalars.ConstRecipe(arg)
             for arg in args
         )
         result = func(*args, **kwargs)
@@ -308,7 +316,7 @@ class ReadRecorder(StoppableMode):
         reason = catalogue.TENSOR_IF if name in opsets.BOOL_READS else catalogue.HOST_READ
         return self.outcome(recipe, result, reason)
 
-    def keep_reads(self, value: Value) -> None:
+    def keep_reads(self, value: TracedTensor) -> None:
         """An input is written now: later calls make what was read of it before ahead of the graphs,
         in which it is that number no more."""
         reads = self.early_reads.pop(value, ())
@@ -337,8 +345,8 @@ class ReadRecorder(StoppableMode):
         try:
             with self.paused():
                 return self._frozen(tensor, shown=True)
-        except Stopped:
-            return scalars.Const(tensor)
+        except RecordingStopped:
+            return scalars.ConstRecipe(tensor)
 
     def _form(self, tensor: torch.Tensor, recipe: Recipe) -> Any:
         """The graph's form of `tensor.item()`: the frozen copy, or the call input itself."""
@@ -346,7 +354,7 @@ class ReadRecorder(StoppableMode):
             return scalar_forms.of_tensor(self.segments[recipe.segment].outputs[recipe.index])
         return scalar_forms.of_tensor(self.value(tensor))
 
-    def _copy(self, tensor: torch.Tensor, shown: bool) -> Value:
+    def _copy(self, tensor: torch.Tensor, shown: bool) -> TracedTensor:
         origin = self.origin_text()
         node = self.node(tensor)
         if tensor.requires_grad and not shown:  # a number that Python reads has no history
@@ -354,7 +362,9 @@ class ReadRecorder(StoppableMode):
             node.meta[READ] = True
         node = self.segment.call("call_method", "clone", (node,), {}, origin)
         node.meta[READ] = True
-        return Value(self.segment.index, node, -1, Meta.of(tensor if shown else tensor.detach()))
+        return TracedTensor(
+            self.segment.index, node, -1, Meta.of(tensor if shown else tensor.detach())
+        )
 
     def give_form(self, number: Any) -> None:
         """A float that Python makes anew at each call enters the graph as an input."""
@@ -370,7 +380,7 @@ class ReadRecorder(StoppableMode):
                 return
             self.breaks(catalogue.HOST_READ, "a number that Python computes of a tensor")
             self.cut()
-        number.form = scalar_forms.of_tensor(Value(HOST, None, len(self.fed), FLOAT))
+        number.form = scalar_forms.of_tensor(TracedTensor(HOST, None, len(self.fed), FLOAT))
         self.fed.append(number.recipe)
 
     def settled(self, args: Any, kwargs: Any) -> tuple[Any, Any]:

@@ -9,22 +9,29 @@ from typing import Any
 import torch
 
 from ...lowering.autograd.result_views import is_one_of_several
-from ...runtime.guard import Guard, GuardSet, Obj, Path, Tensor, TensorMeta
-from ...runtime.replay import recipes
-from ...runtime.replay.entry import Entry, Plan
-from ...runtime.replay.recipes import Apply, CannotRebuild, Const, Input, Recipe, RecipeMaker
-from ...runtime.replay.steps import CALL_INPUT, Redo, Step
+from ...runtime.guards.guard import Guard, GuardSet, Obj, Path, Tensor, TensorMeta
+from ...runtime.programs import recipes
+from ...runtime.programs.entry import CacheEntry, ReplayPlan
+from ...runtime.programs.recipes import (
+    Apply,
+    CannotRebuild,
+    ConstRecipe,
+    Input,
+    Recipe,
+    RecipeMaker,
+)
+from ...runtime.programs.steps import CALL_INPUT, GraphStep, Redo
 from .. import catalogue
 from . import made_histories, rehearsal
 from .effects import dressings
 from .guarded_kinds import BY_IDENTITY, is_constant
 from .numbers import constant_values, moving_arrays, scalars
-from .numbers.symbolic import Symbols, make_static
+from .numbers.symbolic import RecordedSymbols, make_static
 from .reads import HISTORY
 from .segments import Segment
 from .stops import Decision
 from .trace import Recorder
-from .values import Meta, Value, storage_of
+from .values import Meta, TracedTensor, storage_of
 
 
 @dataclasses.dataclass(eq=False)
@@ -44,22 +51,26 @@ class Recording:
     guards: tuple[Guard, ...]
     aliases: tuple[tuple[int, int], ...]
     distinct: tuple[tuple[int, ...], ...]
-    sites: tuple[catalogue.Site, ...]
-    symbols: Symbols | None = None
+    sites: tuple[catalogue.BreakSite, ...]
+    symbols: RecordedSymbols | None = None
     static_metas: dict[Path, TensorMeta] = dataclasses.field(default_factory=dict)
     numbers: dict[int, int] = dataclasses.field(default_factory=dict)
     fed: tuple[Recipe, ...] = ()
     compile_times: dict[str, float] = dataclasses.field(default_factory=dict)
     rewritten: tuple[Any, ...] = ()
-    _held: bool | None = None
+    _guards_hold: bool | None = None
 
-    def entry(self, programs: tuple[Callable[..., Any], ...], eager: Callable[..., Any]) -> Entry:
+    def entry(
+        self, programs: tuple[Callable[..., Any], ...], eager: Callable[..., Any]
+    ) -> CacheEntry:
         """What serves later calls with the compiled segments. `eager`: the user's own function."""
         steps = (
-            Step(program if segment.ops else None, segment.feeds, segment.writes, segment.histories)
+            GraphStep(
+                program if segment.ops else None, segment.feeds, segment.writes, segment.histories
+            )
             for segment, program in zip(self.segments, programs, strict=True)
         )
-        plan = Plan(
+        plan = ReplayPlan(
             steps=tuple(steps),
             outcomes=self.outcomes,
             effects=self.effects,
@@ -78,7 +89,7 @@ class Recording:
                 }
             ),
         )
-        return Entry(self.guard_set, plan, eager)
+        return CacheEntry(self.guard_set, plan, eager)
 
     def serves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether its guards hold now."""
@@ -130,12 +141,12 @@ class Recording:
         place = next(places, "")
         return f" ({place})" if place else ""
 
-    def held(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def guards_hold(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether its guards held when the recorded call was over: what was found the first time,
         when it is."""
-        if self._held is None:
-            self._held = self.serves(args, kwargs)
-        return self._held
+        if self._guards_hold is None:
+            self._guards_hold = self.serves(args, kwargs)
+        return self._guards_hold
 
     def make_static(self) -> None:
         """Stand for calls with the sizes of the recorded one alone."""
@@ -188,7 +199,7 @@ class Failed:
     graphs: tuple[Any, ...] = ()
     rewritten: tuple[Any, ...] = ()
 
-    def __init__(self, sites: tuple[catalogue.Site, ...]) -> None:
+    def __init__(self, sites: tuple[catalogue.BreakSite, ...]) -> None:
         self.sites = sites
         self.compile_times: dict[str, float] = {}
 
@@ -221,7 +232,7 @@ def finish(
 
 
 def _last_checks(recorder: Recorder) -> None:
-    if recorder.tracker.strays():
+    if recorder.tracker.unseen_writes():
         recorder.stop(
             catalogue.SLIPPED,
             "a tensor was written, or given a history, by code that is not recorded",
@@ -260,7 +271,7 @@ def _content(cell: types.CellType) -> Any:
         return None
 
 
-def _is_leaf_here(recorder: Recorder, value: Value) -> bool:
+def _is_leaf_here(recorder: Recorder, value: TracedTensor) -> bool:
     """Make a Parameter that the call made, and uses, a leaf of its graph. False where another graph
     uses it."""
     if not _is_used(recorder, value):
@@ -275,7 +286,7 @@ def _is_leaf_here(recorder: Recorder, value: Value) -> bool:
     return True
 
 
-def _is_used(recorder: Recorder, value: Value) -> bool:
+def _is_used(recorder: Recorder, value: TracedTensor) -> bool:
     """Whether an operator takes the value, or a later segment does."""
     taken = (each for segment in recorder.segments for each, _ in segment.taken())
     return bool(value.node.users) or value in taken
@@ -350,7 +361,9 @@ def _assemble(
         recorder.stop(catalogue.UNSUPPORTED, hook.site.site.detail, hook.site)
     numbers = {index: given.seen for index, given in recorder.numbers.items()}
     symbols = (
-        Symbols(recorder.dynamic_inputs, numbers) if recorder.dynamic_inputs or numbers else None
+        RecordedSymbols(recorder.dynamic_inputs, numbers)
+        if recorder.dynamic_inputs or numbers
+        else None
     )
     if symbols is not None:
         symbols.slipped = recorder.sizes_inside
@@ -406,28 +419,28 @@ def leaf(recorder: Recorder, obj: Any) -> Recipe | None:
     if isinstance(obj, torch.Tensor):
         return _tensor(recorder, obj)
     if type(obj) in scalars.TRACED:
-        return obj.recipe if scalars.live_in(recorder, obj) else Const(scalars.plain(obj))
+        return obj.recipe if scalars.live_in(recorder, obj) else ConstRecipe(scalars.plain(obj))
     if type(obj) is torch.Size:
         return Apply(
             lambda *sizes: torch.Size(sizes),
-            tuple(leaf(recorder, size) or Const(size) for size in obj),
+            tuple(leaf(recorder, size) or ConstRecipe(size) for size in obj),
         )
     if is_constant(obj):
-        return Const(obj)
+        return ConstRecipe(obj)
     path = recorder.known.path_of(obj)
     if path is not None:
-        return Const(obj) if isinstance(path, Obj) else Input(recorder.input_index(path))
+        return ConstRecipe(obj) if isinstance(path, Obj) else Input(recorder.input_index(path))
     if constant_values.is_array(obj) and (recorder.arrays_of or recorder.known.arrays):
         raise CannotRebuild("an array is returned or kept that may share another one's memory")
     if type(obj) is types.MethodType:
         return _method(recorder, obj)
     if type(obj) is types.CellType:
         outside = recorder.known.holds_cell(obj) or recorder.rewriter.holds_operators(obj)
-        return Const(obj) if outside else None
+        return ConstRecipe(obj) if outside else None
     if may_be_made(recorder, obj):
         raise CannotRebuild("a class that the call makes is returned or kept, or an object of it")
     if isinstance(obj, BY_IDENTITY) and not _is_made(recorder, obj):
-        return Const(obj)
+        return ConstRecipe(obj)
     if isinstance(obj, types.FunctionType) and not recorder.rewriter.made_in_call(recorder, obj):
         raise CannotRebuild("a function that is not rewritten is made in the call and kept")
     return None
@@ -447,7 +460,7 @@ def _is_made(recorder: Recorder, obj: Any) -> bool:
 
 def _method(recorder: Recorder, obj: Any) -> Recipe | None:
     owner = leaf(recorder, obj.__self__)
-    return None if owner is None else Apply(types.MethodType, (Const(obj.__func__), owner))
+    return None if owner is None else Apply(types.MethodType, (ConstRecipe(obj.__func__), owner))
 
 
 def _tensor(recorder: Recorder, tensor: torch.Tensor) -> Recipe:
@@ -470,10 +483,10 @@ def _tensor(recorder: Recorder, tensor: torch.Tensor) -> Recipe:
     return Input(recorder.input_index(path))
 
 
-def _parameter(recorder: Recorder, tensor: torch.Tensor, value: Value) -> Recipe:
+def _parameter(recorder: Recorder, tensor: torch.Tensor, value: TracedTensor) -> Recipe:
     """The recipe of a Parameter that the call made: the same for each place where it stands."""
     if value not in recorder.remade:
-        learns = Const(tensor.requires_grad)
+        learns = ConstRecipe(tensor.requires_grad)
         parts = (recorder.value_recipe(value), learns)
         recorder.remade[value] = Apply(torch.nn.Parameter, parts)
     return recorder.remade[value]  # type: ignore[no-any-return]

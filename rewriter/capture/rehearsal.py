@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ...runtime.replay.recipes import (
+from ...runtime.programs.recipes import (
     CannotRebuild,
     Env,
     HostValue,

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ...runtime.replay.recipes import HostCall
-from ...runtime.replay.steps import CALL_INPUT
+from ...runtime.programs.recipes import HostCall
+from ...runtime.programs.steps import CALL_INPUT
 from .recording import Recording
 
 Again = Callable[[], AbstractContextManager[None]]

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.fx import Graph
 
-from ...lowering.autograd.result_views import Made
-from ...lowering.graph_modules import graph_module
-from ...lowering.graphs.result_strides import (
+from ...lowering.autograd.result_views import ResultOrigin
+from ...lowering.graph.graph_modules import graph_module
+from ...lowering.graph.result_strides import (
     NOTED,
     asks_for_strides,
     copied_with_gaps,
@@ -21,9 +21,9 @@ from ...lowering.graphs.result_strides import (
     overlaps,
     reads_by_strides,
 )
-from ...runtime.replay.steps import CALL_INPUT, HOST, Feed
+from ...runtime.programs.steps import CALL_INPUT, HOST, Feed
 from .opsets import overlaps_itself
-from .values import Meta, Number, Tracked, Value
+from .values import Meta, Number, TracedTensor, Tracked
 
 READ = "read"  # in the meta of a copy that is made because Python asks what it holds
 RESHAPES = "reshapes"  # in the meta of a view that stands for another shape of the tensor itself
@@ -50,7 +50,7 @@ class Segment:
     random: bool
     histories: tuple[int, ...] = ()
     open: bool = False  # sizes that only the data of a call decides are inside
-    made: tuple[Made, ...] = ()
+    made: tuple[ResultOrigin, ...] = ()
     uncounted: tuple[int, ...] = ()
 
     def writes_history(self) -> bool:
@@ -71,24 +71,24 @@ class SegmentBuilder:
     def __init__(self, index: int, eager: bool = False) -> None:
         self.index, self.eager = index, eager
         self.graph = Graph()
-        self.outputs: list[Value] = []
-        self.copied: set[Value] = set()  # outputs that a later segment writes
-        self._copies: dict[Value, torch.fx.Node] = {}
-        self._detached: set[Value] = set()  # of these, whose copies are detached
-        self.written: set[Value] = set()
-        self.made: dict[Any, Value] = {}  # what nodes gave
-        self.historied: set[Value] = set()  # written while gradients are recorded
+        self.outputs: list[TracedTensor] = []
+        self.copied: set[TracedTensor] = set()  # outputs that a later segment writes
+        self._copies: dict[TracedTensor, torch.fx.Node] = {}
+        self._detached: set[TracedTensor] = set()  # of these, whose copies are detached
+        self.written: set[TracedTensor] = set()
+        self.made: dict[Any, TracedTensor] = {}  # what nodes gave
+        self.historied: set[TracedTensor] = set()  # written while gradients are recorded
         self.ops = 0
         self.random = False
         self.open = False
         self.plain = True  # no transform's tensors pass through it
         self.sizes: dict[Any, torch.fx.Node] = {}
-        self._nodes: dict[Value, torch.fx.Node] = {}
-        self._imports: list[tuple[Value, Meta | Number]] = []
+        self._nodes: dict[TracedTensor, torch.fx.Node] = {}
+        self._imports: list[tuple[TracedTensor, Meta | Number]] = []
         self._last_placeholder: torch.fx.Node | None = None
         self._arguments = 0
 
-    def node(self, value: Value, meta: Meta | Number) -> torch.fx.Node:
+    def node(self, value: TracedTensor, meta: Meta | Number) -> torch.fx.Node:
         """The node of `value` here; an import is made if it comes from elsewhere, described by
         `meta`."""
         if value.home == self.index:
@@ -103,15 +103,15 @@ class SegmentBuilder:
         self._arguments += 1
         return self.graph.placeholder(f"given{self._arguments}")
 
-    def taken(self) -> list[tuple[Value, "Meta | Number"]]:
+    def taken(self) -> list[tuple[TracedTensor, "Meta | Number"]]:
         """What comes from elsewhere, in the order of the placeholders."""
         return list(self._imports)
 
-    def imported(self, placeholder: torch.fx.Node) -> Value:
+    def imported(self, placeholder: torch.fx.Node) -> TracedTensor:
         """What the placeholder stands for."""
         return next(value for value, node in self._nodes.items() if node is placeholder)
 
-    def origins(self, values: Iterable[Value]) -> set[Value]:
+    def origins(self, values: Iterable[TracedTensor]) -> set[TracedTensor]:
         """What comes from elsewhere of these, and what the views among them are views of here."""
         found = {value for value in values if value.home != self.index}
         given = {node: value for value, node in self._nodes.items()}
@@ -124,7 +124,7 @@ class SegmentBuilder:
                 found.add(given[node])
         return found
 
-    def imports(self) -> list[tuple[Value, torch.fx.Node]]:
+    def imports(self) -> list[tuple[TracedTensor, torch.fx.Node]]:
         """The values from elsewhere, and their nodes here."""
         return list(self._nodes.items())
 
@@ -147,7 +147,7 @@ class SegmentBuilder:
         self.ops += 1
         return node
 
-    def export(self, value: Value) -> int:
+    def export(self, value: TracedTensor) -> int:
         """Index of `value` among the segment's outputs."""
         if value not in self.outputs:
             self.outputs.append(value)
@@ -162,7 +162,7 @@ class SegmentBuilder:
             for value, _ in self._imports
         )
 
-    def _given(self, value: Value) -> torch.fx.Node:
+    def _given(self, value: TracedTensor) -> torch.fx.Node:
         if value in self.copied:
             return self._copy(value)
         whole = value.beside
@@ -171,13 +171,13 @@ class SegmentBuilder:
             return self.graph.call_method("detach", (self._copy(whole),))
         return value.node  # type: ignore[no-any-return]
 
-    def _copy(self, value: Value) -> torch.fx.Node:
+    def _copy(self, value: TracedTensor) -> torch.fx.Node:
         """What later segments write; one for all that ask."""
         if value not in self._copies:
             self._copies[value] = self._copied(value)
         return self._copies[value]
 
-    def _copied(self, value: Value) -> torch.fx.Node:
+    def _copied(self, value: TracedTensor) -> torch.fx.Node:
         meta = value.meta
         if isinstance(meta, Meta) and not (
             overlaps(meta.size, meta.stride) or is_dense(meta.size, meta.stride)
@@ -185,7 +185,7 @@ class SegmentBuilder:
             return self.graph.call_function(copied_with_gaps, (value.node,))
         return self.graph.call_method("clone", (value.node,))
 
-    def note_strides(self, value: Value) -> None:
+    def note_strides(self, value: TracedTensor) -> None:
         """Have the value lie in memory as it does now, or what it is a view of."""
         made = value
         while (below := made.base or made.beside) is not None:
@@ -245,18 +245,18 @@ class SegmentBuilder:
             node = source
         return False
 
-    def _made(self) -> tuple[Made, ...]:
+    def _made(self) -> tuple[ResultOrigin, ...]:
         """How the results were made, tensors of their own before views."""
-        places: dict[Value | None, int] = {
+        places: dict[TracedTensor | None, int] = {
             v: place for place, v in enumerate(self.outputs) if v not in self.copied
         }
         found = [
-            Made(place, False, None)
+            ResultOrigin(place, False, None)
             for place, value in enumerate(self.outputs)
             if value in self._detached and not value.meta.requires_grad
         ]
         found += [
-            Made(place, value.is_view, places.get(value.base))
+            ResultOrigin(place, value.is_view, places.get(value.base))
             for place, value in enumerate(self.outputs)
             if value in places
             if value.is_writable and isinstance(value.meta, Meta) and not value.meta.requires_grad
@@ -268,7 +268,7 @@ def _detaches(node: torch.fx.Node, source: torch.fx.Node) -> bool:
     return node.target == "detach" and node.args[0] is source
 
 
-def _is_stretched(value: Value) -> bool:
+def _is_stretched(value: TracedTensor) -> bool:
     """Whether elements of a result with a history share memory."""
     meta = value.meta
     return isinstance(meta, Meta) and meta.requires_grad and overlaps(meta.size, meta.stride)

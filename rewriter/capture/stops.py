@@ -18,11 +18,11 @@ from ...runtime.signals import is_of_a_handler
 from .. import catalogue
 from . import current, deep_calls
 from .places import Reached, place_of, reached_lines
-from .rewritings.rewriting import Rewritings
-from .values import Value
+from .rewrites.branch_rewrites import Rewritings
+from .values import TracedTensor
 
 
-class Stopped(Exception):
+class RecordingStopped(Exception):
     """Raised inside the recorder alone: the recording has ended, the operator at hand runs
     plainly."""
 
@@ -32,7 +32,7 @@ class Decision:
     """Where Python depends on a number, or the rest of the call on a shape, of which each value is
     another recording."""
 
-    site: catalogue.Site
+    site: catalogue.BreakSite
     reached: tuple[Reached, ...]
     value: Any = None
 
@@ -86,14 +86,14 @@ class StoppableMode(TorchFunctionMode):
         self.options, self.rewriter = options, rewriter
         self.active = True
         self.serial = next(_serials)
-        self.stopped: catalogue.Site | None = None
+        self.stopped: catalogue.BreakSite | None = None
         self.stopped_at: tuple[Reached, ...] = ()
-        self.unfit: catalogue.Site | None = None  # why it serves no later call as it is
+        self.unfit: catalogue.BreakSite | None = None  # why it serves no later call as it is
         self.failure: GraphBreakError | None = None
         self.failure_raised = False  # in the user's code, which may catch it
         self.home: tuple[str, int, str] = ("<unknown>", 0, "")
         self._place: tuple[str, int, str] | None = None  # while one operator of the user's runs
-        self.sites: list[catalogue.Site] = []
+        self.sites: list[catalogue.BreakSite] = []
         self.rewritings: Rewritings | None = Rewritings(rewriter.is_rewritten)
         self.marks: dict[str, Any] = {}  # of nodes inside of a checkpoint
         self.identity_asked = False
@@ -101,7 +101,7 @@ class StoppableMode(TorchFunctionMode):
         self.cuttable = True
         self.known: Any = None  # where objects come from
         self._steps: _Steps | None = None  # of the operator at hand
-        self.open_shapes: set[Value] = set()
+        self.open_shapes: set[TracedTensor] = set()
         self.arrays_of: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.on_arrays: set[Any] = set()  # storages that are the memory of arrays from outside
         self.streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
@@ -172,7 +172,7 @@ class StoppableMode(TorchFunctionMode):
         fault: Exception | None = None
         try:
             return watched()
-        except Stopped as stopped:
+        except RecordingStopped as stopped:
             if self._ran_user_code(stopped):
                 raise
         except Exception as error:
@@ -216,7 +216,7 @@ class StoppableMode(TorchFunctionMode):
         self._steps, self.known = _Steps(collections.deque(steps.done)), Unfailing(known)
         try:
             return watched()
-        except Stopped:
+        except RecordingStopped:
             return plain()
         except Exception as error:
             if not self._is_fault(error):
@@ -312,10 +312,10 @@ class StoppableMode(TorchFunctionMode):
         self, reason: catalogue.Reason, detail: str, place: Decision | None = None
     ) -> None:
         """What cannot be recorded behind a graph break, and could be without."""
-        if not self.goes_on_cut(reason, detail):
+        if not self.continue_past_break(reason, detail):
             self.stop(reason, detail, place)
 
-    def goes_on_cut(self, reason: catalogue.Reason, detail: str) -> bool:
+    def continue_past_break(self, reason: catalogue.Reason, detail: str) -> bool:
         """Whether the recording goes on past what cannot be recorded behind a graph break: if
         patterns take away every break so far. It serves no later call then, but tells what they may
         change."""
@@ -328,14 +328,14 @@ class StoppableMode(TorchFunctionMode):
 
     def stop_here(self, reason: catalogue.Reason, detail: str) -> None:
         self.stop(reason, detail)
-        raise Stopped
+        raise RecordingStopped
 
-    def site(self, reason: catalogue.Reason, detail: str) -> catalogue.Site:
+    def site(self, reason: catalogue.Reason, detail: str) -> catalogue.BreakSite:
         try:
             place = self.place()
         except Exception:  # a place that cannot be told must not hide why the recording ended
             place = self.home
-        return catalogue.Site(reason, *place, detail)
+        return catalogue.BreakSite(reason, *place, detail)
 
     def decided(
         self,
@@ -352,7 +352,7 @@ class StoppableMode(TorchFunctionMode):
             kept = "the backward of the recorded call runs what a checkpoint holds as it is written"
         if self.rewritings is not None and not kept:
             with self.paused():
-                kept = self.rewritings.meet(sys._getframe(), not self.has_symbols())
+                kept = self.rewritings.try_patterns(sys._getframe(), not self.has_symbols())
             if not kept:
                 self.sites.append(self.site(reason, detail))
                 return True
@@ -366,7 +366,7 @@ class StoppableMode(TorchFunctionMode):
         self.sites.append(self.site(reason, detail))
         self._refuse(self.sites[-1])
 
-    def _refuse(self, site: catalogue.Site) -> None:
+    def _refuse(self, site: catalogue.BreakSite) -> None:
         if self.options.fullgraph and self.failure is None:
             self.active = False
             current.install(None)

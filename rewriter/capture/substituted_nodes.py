@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from ...lowering.graphs.result_strides import is_dense
-from ...runtime.replay.recipes import Apply, Input
-from ...runtime.replay.steps import CALL_INPUT
+from ...lowering.graph.result_strides import is_dense
+from ...runtime.programs.recipes import Apply, Input
+from ...runtime.programs.steps import CALL_INPUT
 from .. import catalogue
 from . import opsets
-from .effects import Effect
+from .effects import SideEffect
 from .nested import plain_in, tensors_in
 from .segments import RESHAPES
-from .stops import Stopped
-from .values import Meta, Value, storage_of
+from .stops import RecordingStopped
+from .values import Meta, TracedTensor, storage_of
 
 _STORAGES = "the storages that this package has copied"  # a key among identities in a memo
 
@@ -92,11 +92,11 @@ def reshape(rec: Any, func: Callable[..., Any], name: str, args: Any, kwargs: An
     view = rec.segment.call("call_method", name[:-1], (node, *how), kwargs, origin)
     view.meta[RESHAPES] = True
     base = value if value.base is None else value.base
-    made = Value(rec.segment.index, view, -1, Meta.of(tensor), base=base, is_view=True)
+    made = TracedTensor(rec.segment.index, view, -1, Meta.of(tensor), base=base, is_view=True)
     made.is_writable = value.is_writable
     if value.home == CALL_INPUT or value in rec.reshaped:
         rec.reshaped[made] = rec.reshaped.get(value, value)
-        rec.effects.append(Effect(func, (tensor, *how), kwargs))
+        rec.effects.append(SideEffect(func, (tensor, *how), kwargs))
     else:
         _count_version(rec, tensor)
     tracked = rec.tracker.get(tensor)
@@ -163,7 +163,7 @@ def write_by_copies(
         for call in calls:
             last = call
             rec.operate(getattr(torch.Tensor, write), write, call, {})
-    except Stopped:  # before that one was written
+    except RecordingStopped:  # before that one was written
         for call in (last, *calls):
             getattr(torch.Tensor, write)(*plain_in(call))
     return plain_in(written)
@@ -184,7 +184,7 @@ def start_from_whole(rec: Any, written: torch.Tensor) -> None:
             continue
         view = _from_whole(rec, tracked.value.node, rec.node(base), known)
         if view is not None:
-            value = Value(rec.segment.index, view, -1, Meta.of(other), False, whole.value)
+            value = TracedTensor(rec.segment.index, view, -1, Meta.of(other), False, whole.value)
             value.is_view, value.is_writable = True, tracked.value.is_writable
             value.counted = tracked.value.counted
             tracked.value = rec.segment.made[view] = value
@@ -230,5 +230,5 @@ def _count_version(rec: Any, tensor: torch.Tensor) -> None:
     shared = (each for each in rec.tracker.sharing(tensor) if rec.tracker.is_input(each))
     given = next((each for each in shared if not each.is_inference()), None)
     if given is not None:
-        rec.raised.append(Effect(torch.autograd.graph.increment_version, (given,)))
+        rec.raised.append(SideEffect(torch.autograd.graph.increment_version, (given,)))
         rec.effects.append(rec.raised[-1])

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from ...lowering.graphs.transformed import Indexed
+from ...lowering.graph.func_transforms import Indexed
 from ...runtime.errors import GraphBreakError
 from ...runtime.options import Options
-from ...runtime.replay import undifferentiable
-from ...runtime.replay.recipes import Apply, Input
-from ...runtime.replay.steps import CALL_INPUT
+from ...runtime.programs import undifferentiable
+from ...runtime.programs.recipes import Apply, Input
+from ...runtime.programs.steps import CALL_INPUT
 from .. import catalogue
 from . import (
     current,
@@ -29,8 +29,8 @@ from . import (
     substituted_nodes,
 )
 from .attention_masks import ATTENTION, AttentionMasks
+from .dynamic_inputs import DynamicInputs
 from .made_histories import next_node
-from .moving import Moving
 from .nested import plain_in, tensors_in
 from .node_arguments import as_nodes
 from .numbers import (
@@ -44,14 +44,16 @@ from .numbers import (
 )
 from .provenance import Unguardable
 from .reads import HISTORY, SHAPE, ReadRecorder
-from .stops import Stopped
-from .values import Meta, Value, is_plain, storage_of, takes_history
+from .stops import RecordingStopped
+from .values import Meta, TracedTensor, is_plain, storage_of, takes_history
 
 
 class Recorder(ReadRecorder):
     """A TorchFunctionMode for one call: the operators that run, and what they did."""
 
-    def __init__(self, options: Options, rewriter: Any, moving: Moving | None = None) -> None:
+    def __init__(
+        self, options: Options, rewriter: Any, moving: DynamicInputs | None = None
+    ) -> None:
         super().__init__(options, rewriter, moving)
         self.effects: list[Any] = []
         self.gradient_stores: dict[int, Any] = {}  # of them, by the identity of the tensor
@@ -60,14 +62,16 @@ class Recorder(ReadRecorder):
         self.flags_before: dict[library_flags.Question, Any] | None = None  # once one is set
         self.flags_read: set[library_flags.Question] = set()
         self.index_mode: Any = None  # how vmap wants tensors to be indexed
-        self.versions: dict[Value, Any] = {}  # of inputs that Python asked for
+        self.versions: dict[TracedTensor, Any] = {}  # of inputs that Python asked for
         self.class_scopes: set[str] = set()  # how names of classes begin that the call makes
-        self.made_parameters: list[Value] = []
+        self.made_parameters: list[TracedTensor] = []
         self.hooks: list[Any] = []  # that the graph registers
         self.name_holders: dict[int, Any] = {}
-        self.reshaped: dict[Value, Value] = {}  # inputs in another shape, and as they were given
+        self.reshaped: dict[
+            TracedTensor, TracedTensor
+        ] = {}  # inputs in another shape, and as they were given
         self.raised: list[Any] = []  # effects: versions of inputs of which views got another
-        self.remade: dict[Value, Any] = {}  # what leaves the call with a history of its own
+        self.remade: dict[TracedTensor, Any] = {}  # what leaves the call with a history of its own
         self.first_node = next_node()  # that autograd makes in the call
         self.differentiates = False  # gradients are taken, or leaves made, inside
         self._opens = False  # the operator at hand takes a size that data decides
@@ -99,7 +103,7 @@ class Recorder(ReadRecorder):
                     detail = f"a tensor of the class {kind.__name__} is an argument"
                     self.stop_here(catalogue.UNSUPPORTED, detail)
             return self._watched(func, opsets.name_of(func), args, kwargs)
-        except Stopped:
+        except RecordingStopped:
             return func(*plain_in(args), **plain_in(kwargs))
         except Exception as error:
             if not self._is_fault(error):
@@ -158,7 +162,7 @@ class Recorder(ReadRecorder):
         """The value of a tensor that stands for a size, read on the host; itself, if graphs may."""
         if name == "narrow" and (tensor.dim() or tensor.is_floating_point()):  # torch may refuse it
             self.stop_here(catalogue.UNSUPPORTED, "narrow() from what may be no number")
-        if open_shapes.takes(self, name, tensor):
+        if open_shapes.may_take_size(self, name, tensor):
             self._opens = True
             return tensor
         try:
@@ -215,7 +219,7 @@ class Recorder(ReadRecorder):
         if self.bucket_full:
             self.part()
         apart = self._refused(name) or opsets.draws_by_layout(name, args)
-        apart = apart or custom_operators.why_apart(func, args, kwargs)
+        apart = apart or custom_operators.why_between_graphs(func, args, kwargs)
         shaped = bool(apart) or opsets.has_data_shape(name, args, kwargs)
         shaped = shaped and not constant_shapes.settled(self, name, args)
         known = constant_shapes.call(self, func, name, args, kwargs) if shaped else None
@@ -232,7 +236,7 @@ class Recorder(ReadRecorder):
             self.cut(eager=True)
             func = undifferentiable.watched(func, args, kwargs)
         elif self.open_shapes:
-            open_shapes.settle(self, name, args, kwargs)
+            open_shapes.settle_sizes(self, name, args, kwargs)
         self.check_length(self.segment.ops)
         if name in opsets.FROM_START:
             self._pin_offsets(args[0])
@@ -254,7 +258,7 @@ class Recorder(ReadRecorder):
             self.stop(catalogue.UNSUPPORTED, f"{name} gives what it is to write another shape")
         try:
             self._record(name, call, (args, kwargs), result)
-            custom_operators.settle(self, func, args, kwargs, result)
+            custom_operators.record_effects(self, func, args, kwargs, result)
             substituted_nodes.count_reshaped_view(self, name, args[0] if args else None)
             if any(not torch.equal(*pair) for pair in statistics):
                 for tensor, _ in statistics:
@@ -293,11 +297,11 @@ class Recorder(ReadRecorder):
             named = as_nodes(self, kwargs)
             named = {key: given.get(key, node) for key, node in named.items()} if given else named
             return kind, target, node_args, named
-        except (Stopped, GraphBreakError):
+        except (RecordingStopped, GraphBreakError):
             raise
         except Exception as error:
             self.fault(error)
-            raise Stopped from error
+            raise RecordingStopped from error
 
     def _pin_offsets(self, tensor: torch.Tensor) -> None:
         """The operator counts from the start of the storage, where a graph has its inputs start,
@@ -318,7 +322,7 @@ class Recorder(ReadRecorder):
             return self.operate(
                 function, getattr(function, "__name__", "opaque"), *self.settled(args, kwargs)
             )
-        except Stopped:
+        except RecordingStopped:
             return function(*plain_in(args), **plain_in(kwargs))
 
     def _check_guardable(self, args: Any, kwargs: Any) -> None:
@@ -418,7 +422,7 @@ class Recorder(ReadRecorder):
                 if tracked.value.home != self.segment.index:
                     self.histories.setdefault(self.segment.index, self.decision(HISTORY))
 
-    def _reshaped_is_written(self, value: Value) -> None:
+    def _reshaped_is_written(self, value: TracedTensor) -> None:
         if value.home != self.segment.index:  # which has a copy, for its backward
             self.stop(catalogue.UNSUPPORTED, "an input in another shape is written behind a break")
         self.segment.written.add(self.reshaped[value])

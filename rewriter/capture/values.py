@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from ...lowering.autograd.result_views import is_writable
-from ...runtime.replay.steps import CALL_INPUT
-from ...runtime.replay.undo import version_of
+from ...runtime.programs.steps import CALL_INPUT
+from ...runtime.programs.undo import version_of
 
 
 @dataclasses.dataclass(eq=False)
-class Value:
+class TracedTensor:
     """A tensor of the recorded program. `home`: the segment that makes it, or CALL_INPUT; `node`:
     its fx node there; `index`: which call input it is. `meta` is noted when the tensor is first
     met, before any later write. `fresh`: an operator made it, and its memory; `base`: the value
@@ -28,8 +28,8 @@ class Value:
     index: int
     meta: "Meta | Number"
     fresh: bool = False
-    base: "Value | None" = None
-    beside: "Value | None" = None
+    base: "TracedTensor | None" = None
+    beside: "TracedTensor | None" = None
     is_view: bool = False
     is_writable: bool = True
     counted: bool = False
@@ -84,13 +84,13 @@ class Tracked:
     """A live tensor's value and the last state in which the recorder saw it. `moved_away`: it has
     another one's memory by now, that of the value `content`."""
 
-    value: Value
+    value: TracedTensor
     version: int
     grad: tuple[bool, str]
     storage: int
     readonly: bool = False
     moved_away: bool = False
-    content: Value | None = None
+    content: TracedTensor | None = None
 
 
 def grad_of(tensor: torch.Tensor) -> tuple[bool, str]:
@@ -227,18 +227,18 @@ class Tracker:
     def get(self, tensor: torch.Tensor) -> Tracked | None:
         return self._tracked.get(tensor)
 
-    def tensor(self, value: Value) -> torch.Tensor | None:
+    def tensor(self, value: TracedTensor) -> torch.Tensor | None:
         """The live tensor that the value stands for, if there is one."""
         pairs = self._tracked.items()
         return next((tensor for tensor, tracked in pairs if tracked.value is value), None)
 
-    def add(self, tensor: torch.Tensor, value: Value, readonly: bool = False) -> Tracked:
+    def add(self, tensor: torch.Tensor, value: TracedTensor, readonly: bool = False) -> Tracked:
         tracked = Tracked(value, writes_of(tensor), grad_of(tensor), storage_of(tensor), readonly)
         self._tracked[tensor] = tracked
         self._by_storage.setdefault(tracked.storage, []).append(weakref.ref(tensor))
         return tracked
 
-    def move_away(self, tensor: torch.Tensor, content: Value) -> None:
+    def move_away(self, tensor: torch.Tensor, content: TracedTensor) -> None:
         """The tensor has got another one's memory. What is written where it was does not concern it
         any more."""
         tracked = self._tracked[tensor]
@@ -256,9 +256,9 @@ class Tracker:
         live = [ref() for ref in self._by_storage.get(storage_of(tensor), ())]
         return [other for other in live if other is not None and other in self._tracked]
 
-    def made(self, tensor: torch.Tensor, home: int, node: Any) -> Value:
+    def made(self, tensor: torch.Tensor, home: int, node: Any) -> TracedTensor:
         """Track what an operator gave."""
-        base, value = tensor._base, Value(home, node, -1, Meta.of(tensor))
+        base, value = tensor._base, TracedTensor(home, node, -1, Meta.of(tensor))
         if base is not None:
             whole = self._tracked.get(base)
             value.base = None if whole is None else whole.value
@@ -292,7 +292,7 @@ class Tracker:
         self._tracked.clear()
         self._by_storage.clear()
 
-    def live_inputs(self) -> list[tuple[torch.Tensor, Value]]:
+    def live_inputs(self) -> list[tuple[torch.Tensor, TracedTensor]]:
         """The call inputs among the live tensors."""
         pairs = [(tensor, tracked.value) for tensor, tracked in self._tracked.items()]
         return [(tensor, value) for tensor, value in pairs if value.home == CALL_INPUT]
@@ -304,6 +304,6 @@ class Tracker:
     def live(self) -> list[torch.Tensor]:
         return [tensor for tensor, _ in self._tracked.items()]
 
-    def strays(self) -> list[torch.Tensor]:
+    def unseen_writes(self) -> list[torch.Tensor]:
         """Tensors that something unseen wrote to, or gave another history."""
         return [tensor for tensor in self.live() if self.moved(tensor)]

@@ -5,7 +5,7 @@ import functools
 
 import torch
 
-from ..report import warn_once
+from ..diagnostics import warn_once
 from .torch_versions import too_old, untested
 
 _version = str(torch.__version__)

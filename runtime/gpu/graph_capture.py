@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from ..program import Kernel, Program
-from ..report import log
+from ..diagnostics import log
+from ..programs.program import KernelStep, Program
 
 _FIRST, _GROWTH = 16, 3  # kernels of a graph's first part, and how much larger each next one is
 
@@ -37,7 +37,7 @@ def captured(
 ) -> tuple[list[torch.cuda.CUDAGraph], list[Any]]:
     """The graphs of one run on `given`, to be replayed one after the other, and its results, which
     nothing has computed yet. Raises NotCapturable."""
-    cuts = frozenset(_cuts(sum(isinstance(step, Kernel) for step in program.steps)))
+    cuts = frozenset(_cuts(sum(isinstance(step, KernelStep) for step in program.steps)))
     if cuts:
         try:
             return _captured_in_parts(program, device, given, cuts)
@@ -58,7 +58,7 @@ def _captured_in_parts(
         part.capture_begin(parts[0].pool() if parts else None, "thread_local")
         parts.append(part)
 
-    def cutting(step: Kernel) -> Callable[..., None]:
+    def cutting(step: KernelStep) -> Callable[..., None]:
         def launch(*args: Any) -> None:
             if next(launched) in cuts:
                 parts[-1].capture_end()

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from ..build import building
+from ..diagnostics import log
 from ..errors import BuildError
-from ..report import log
-from . import kept_binaries, tools, tuning
+from . import binary_store, tools, tuning
 from .native_launch import launch_types, native_launch
 from .triton_kernels import (
     ALIGNMENT,
@@ -38,24 +38,24 @@ Launch = Callable[..., None]
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
+class PreparedLaunch:
     """What a launch runs: the group, with the variants that were chosen alone."""
 
     group: TritonGroup
     device: torch.device
 
 
-_made: dict[int, tuple[Launch, Made]] = {}  # by the identity of what launches
+_made: dict[int, tuple[Launch, PreparedLaunch]] = {}  # by the identity of what launches
 
 
-def made_of(launch: Launch) -> Made | None:
+def made_of(launch: Launch) -> PreparedLaunch | None:
     """What the launch runs; None for one that `load_groups` did not make."""
     found = _made.get(id(launch))
     return found[1] if found is not None and found[0] is launch else None
 
 
 @dataclasses.dataclass(frozen=True)
-class InTurn:
+class SequentialLaunch:
     """Launches one after the other. `steps`: each with the positions of its buffers among the first
     `count` arguments; the numbers, which follow, go to all."""
 
@@ -91,12 +91,12 @@ class _Kernel:
     def _binary(self, kind: tuple[bool, ...]) -> Any:
         own = self.kernel
         given = self.header + own.text, own.name, own.types, own.warps, len(own.numbers), own.wide
-        key = kept_binaries.key_of(self.device, kind, own.checks, OPTIONS, *given)
-        found = kept_binaries.find(key, self.device, functools.partial(self._built, kind))
+        key = binary_store.key_of(self.device, kind, own.checks, OPTIONS, *given)
+        found = binary_store.find(key, self.device, functools.partial(self._built, kind))
         if found is None:
             made = self._built(kind)
-            kept_binaries.keep(key, made)
-            found = kept_binaries.load(made, self.device)
+            binary_store.keep(key, made)
+            found = binary_store.load(made, self.device)
         return found
 
     def _built(self, kind: tuple[bool, ...]) -> Any:
@@ -199,7 +199,10 @@ def _known(
 ) -> list[Launch]:
     for launch, group, kernels in zip(launches, groups, chosen, strict=True):
         alone = tuple((own,) for own, _ in kernels)
-        _made[id(launch)] = launch, Made(dataclasses.replace(group, variants=alone), device)
+        _made[id(launch)] = (
+            launch,
+            PreparedLaunch(dataclasses.replace(group, variants=alone), device),
+        )
     return launches
 
 
@@ -299,7 +302,7 @@ def _native(
     def again(*arguments: Any) -> None:
         slow(*arguments[: len(arguments) - len(group.scratch)])
 
-    fast = native_launch(built, numbers, device, again, kept_binaries.triton_version())
+    fast = native_launch(built, numbers, device, again, binary_store.triton_version())
     if fast is None or not group.scratch:
         return fast or slow
     sizes = [-(-size * dtype.itemsize // _APART) * _APART for dtype, size in group.scratch]
@@ -378,7 +381,7 @@ def _timed(
     index = kernel.device.index
     index = torch.cuda.current_device() if index is None else index
     built = [(*kernel.with_programs(numbers), tuple(range(len(pointers))), False)]
-    version = kept_binaries.triton_version()
+    version = binary_store.triton_version()
     fast = native_launch(built, numbers, index, lambda *_: slow(), version)
     return slow if fast is None else functools.partial(fast, *pointers)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .. import build
-from ..report import log
+from ..diagnostics import log
 
 DRIVER = "libcuda.so.1"
 # Of these versions it is known what a binary takes after its own arguments.

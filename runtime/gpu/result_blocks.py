@@ -13,7 +13,7 @@ _ALIGNED = 16  # bytes of an element at most
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
+class ResultBlock:
     """Memory of a lane's own results. One that is alone in it, without gaps, is the `memory`; that
     of several, or of one whose elements lie apart or share places, is bytes from the storage's
     byte `start` on."""
@@ -37,7 +37,7 @@ class Block:
         return views
 
 
-def blocks_of(own: dict[int, torch.Tensor]) -> dict[int, Block]:
+def blocks_of(own: dict[int, torch.Tensor]) -> dict[int, ResultBlock]:
     """The block of each of these results."""
     together: dict[int, dict[int, torch.Tensor]] = {}
     for k, result in own.items():
@@ -45,17 +45,17 @@ def blocks_of(own: dict[int, torch.Tensor]) -> dict[int, Block]:
     return {k: block for each in together.values() for block in (_block(each),) for k in each}
 
 
-def _block(results: dict[int, torch.Tensor]) -> Block:
+def _block(results: dict[int, torch.Tensor]) -> ResultBlock:
     (one, *others) = results.values()
     plain = not one.numel() or torch.empty_like(one).stride() == one.stride()
     if not others and plain and not one.is_conj() and not one.is_neg():
-        return Block(results, one, None)
+        return ResultBlock(results, one, None)
     reaches = [_reach(each) for each in results.values()]
     start = min(first for first, _ in reaches) // _ALIGNED * _ALIGNED
     end = max(last for _, last in reaches)
     row = torch.empty(0, dtype=torch.uint8, device=one.device)
     row.set_(one.untyped_storage(), start, (end - start,), (1,))
-    return Block(results, row, start)
+    return ResultBlock(results, row, start)
 
 
 def _reach(tensor: torch.Tensor) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from .. import cache
+from ..cache import disk_cache
 from ..errors import BuildError
 
 ALIGNMENT = 16
@@ -96,10 +96,10 @@ _modules_lock = threading.Lock()
 def load_source(text: str, name: str) -> ModuleType:
     """Kernel source as a module. Triton asks `linecache` for a kernel's source: it is given this
     text, whatever becomes of the file in the cache, which is for debuggers."""
-    key = cache.key(TOOL, text)
+    key = disk_cache.key(TOOL, text)
     with _modules_lock:
         if key not in _modules:
-            path = str(cache.put(key, ".py", text.encode()))
+            path = str(disk_cache.put(key, ".py", text.encode()))
             module = ModuleType(f"dynfix_kernels.{name}_{key[:12]}")
             module.__file__ = path
             linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)

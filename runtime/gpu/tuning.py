@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .. import cache
-from ..report import log
+from ..cache import disk_cache
+from ..diagnostics import log
 
 TOOL = "tuning-1"
 ROUNDS = 9
@@ -23,15 +23,15 @@ def choice(name: Sequence[str], count: int, measure: Callable[[], Mapping[int, f
     """The number of the fastest of `count` kernels that `name` tells apart from all others: as
     stored, or by `measure`, which gives milliseconds by number (those that do not run left out) and
     at least one."""
-    key = cache.key(TOOL, *name)
-    stored = _number(cache.read(key, ".choice"))
+    key = disk_cache.key(TOOL, *name)
+    stored = _number(disk_cache.read(key, ".choice"))
     if stored is not None and stored < count:
         return stored
     times = measure()
     best = min(times, key=times.__getitem__)
     log.info("%s: %s ms", name[0], {number: round(ms, 4) for number, ms in times.items()})
     with contextlib.suppress(OSError):
-        cache.put(key, ".choice", str(best).encode())
+        disk_cache.put(key, ".choice", str(best).encode())
     return best
 
 

@@ -7,7 +7,7 @@ import threading
 import dynfix
 import pytest
 from dynfix import config
-from dynfix.rewriter.config import make_options
+from dynfix.rewriter.frontend.config import make_options
 from dynfix.runtime.errors import OptionError
 from dynfix.runtime.options import Options
 

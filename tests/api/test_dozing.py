@@ -6,10 +6,10 @@ import threading
 
 import pytest
 import waiting
-from dynfix.rewriter.running import dozing
-from dynfix.rewriter.running.dozing import Doze
+from dynfix.rewriter.dynrun import hook_backoff
+from dynfix.rewriter.dynrun.hook_backoff import Doze
 
-MAIN = "import sys; from dynfix.rewriter.dynrun import main; sys.exit(main())"
+MAIN = "import sys; from dynfix.rewriter.dynrun.main import main; sys.exit(main())"
 SCRIPT = """
 import os, threading, torch
 net, x = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()), torch.ones(1, 2)
@@ -65,12 +65,12 @@ def test_the_hook_comes_back(doze, alone):
 
 
 def test_the_end_of_a_rest_is_not_waited_for(doze, alone, monkeypatch):
-    monkeypatch.setattr(dozing, "LONGEST", 2 * waiting.HANGS)
-    doze.rest(dozing.LONGEST)
-    doze.rest(dozing.LONGEST)
+    monkeypatch.setattr(hook_backoff, "LONGEST", 2 * waiting.HANGS)
+    doze.rest(hook_backoff.LONGEST)
+    doze.rest(hook_backoff.LONGEST)
     doze.end()
     wait_for(doze, ["taken", "put"])
-    doze.rest(dozing.LONGEST)
+    doze.rest(hook_backoff.LONGEST)
     assert doze.told == ["taken", "put"]
 
 

@@ -9,9 +9,9 @@ import textwrap
 import zipfile
 
 import pytest
-from dynfix.rewriter.running import worker_launch
+from dynfix.rewriter.dynrun import worker_launch
 
-DYNRUN = "import sys; from dynfix.rewriter.dynrun import main; sys.exit(main())"
+DYNRUN = "import sys; from dynfix.rewriter.dynrun.main import main; sys.exit(main())"
 
 
 def run(command, folder, **kwargs):

@@ -12,9 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-MAIN = (
-    "import sys; from dynfix.rewriter.dynrun import main; sys.argv[0] = 'dynrun'; sys.exit(main())"
-)
+MAIN = "import sys; from dynfix.rewriter.dynrun.main import main; sys.argv[0] = 'dynrun'; sys.exit(main())"
 SCRIPT = """
     import sys, warnings
     import torch
@@ -30,7 +28,7 @@ SCRIPT = """
         print(f"{{loss.item():.4f}}")
 """
 BROKEN = """if "dynfix" in sys.modules:
-        from dynfix.rewriter.running import session
+        from dynfix.rewriter.dynrun import session
         def broken(*args, **changes): raise OSError("planted")
         session.Session.compile_calls = session.Session.compile_step = broken
 """
@@ -83,7 +81,7 @@ INTERRUPTED = """
 """
 EXECS = """
 import sys
-from dynfix.rewriter.running import session
+from dynfix.rewriter.dynrun import session
 def execs_for_ever(stored):
     sys.modules["__main__"].execs = True
     while True:

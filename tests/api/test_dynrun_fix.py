@@ -119,5 +119,5 @@ def test_only_what_does_the_same_is_written(file, capsys, monkeypatch, same):
 
 
 def test_without_the_codemods_it_is_an_error(tmp_path):
-    code = "from dynfix.rewriter.dynrun import main; main(['--fix', 's.py'])"
+    code = "from dynfix.rewriter.dynrun.main import main; main(['--fix', 's.py'])"
     assert "--fix needs the command dynrun" in run(["-c", code], tmp_path)[2]

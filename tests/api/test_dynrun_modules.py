@@ -7,9 +7,9 @@ import types
 import pytest
 import torch
 from dynfix.rewriter import catalogue
-from dynfix.rewriter.forms.calls import known_calls
-from dynfix.rewriter.running import intercept, summary
-from dynfix.rewriter.running.session import Session
+from dynfix.rewriter.dynrun import intercept, summary
+from dynfix.rewriter.dynrun.session import Session
+from dynfix.rewriter.tracing_ops.calls import known_calls
 from torch import nn
 from torch.nn import functional as F
 
@@ -355,7 +355,7 @@ WHY = (
 
 def test_the_summary_names_places_and_ways_out():
     def site(code):
-        return catalogue.Site(catalogue.REASONS[code], "model.py", 7, "x.item()")
+        return catalogue.BreakSite(catalogue.REASONS[code], "model.py", 7, "x.item()")
 
     recording = types.SimpleNamespace(
         segments=[1, 2], sites=(site("DYN101"), site("DYN001")), compile_times={"capture": 1.5}

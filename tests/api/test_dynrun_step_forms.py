@@ -2,7 +2,7 @@
 
 import driven_steps
 import pytest
-from dynfix.rewriter.running.step_calls import LOOK, SAMPLED
+from dynfix.rewriter.dynrun.step_calls import SAMPLE_INTERVAL_S, SAMPLED
 from simulated import Simulated
 
 equal = driven_steps.equal
@@ -117,7 +117,7 @@ def test_most_steps_are_not_looked_at(monkeypatch, equal):
         print(loss.item())
     """
     equal(text, machine=Ticking())
-    assert SAMPLED / 4 < len(background.asked) <= 2 * SAMPLED + 0.9 / LOOK
+    assert SAMPLED / 4 < len(background.asked) <= 2 * SAMPLED + 0.9 / SAMPLE_INTERVAL_S
     (calls, seconds) = background.asked[-1]
     assert calls > 800 and seconds == pytest.approx(0.001 * calls)
 

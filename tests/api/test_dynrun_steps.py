@@ -9,7 +9,7 @@ import driven_steps
 import forked
 import pytest
 from driven_steps import START
-from dynfix.rewriter.outline.step_driver import with_drivers
+from dynfix.rewriter.graph_breaks.step_driver import with_drivers
 
 equal = driven_steps.equal
 
@@ -392,9 +392,7 @@ def test_a_file_without_a_step_is_pythons():
     assert not found
 
 
-MAIN = (
-    "import sys; from dynfix.rewriter.dynrun import main; sys.argv[0] = 'dynrun'; sys.exit(main())"
-)
+MAIN = "import sys; from dynfix.rewriter.dynrun.main import main; sys.argv[0] = 'dynrun'; sys.exit(main())"
 
 
 def test_the_command_names_the_step(tmp_path):

@@ -10,9 +10,7 @@ import forked
 import pytest
 
 pytest.importorskip("torch")
-MAIN = (
-    "import sys; from dynfix.rewriter.dynrun import main; sys.argv[0] = 'dynrun'; sys.exit(main())"
-)
+MAIN = "import sys; from dynfix.rewriter.dynrun.main import main; sys.argv[0] = 'dynrun'; sys.exit(main())"
 
 
 def python(arguments, folder, start=forked.run):

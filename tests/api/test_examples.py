@@ -13,7 +13,7 @@ import torch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NEEDED = {"accelerated": ["accelerate"], "lora": ["peft", "transformers"]}
-DYNRUN = "import sys; from dynfix.rewriter.dynrun import main; sys.exit(main())"
+DYNRUN = "import sys; from dynfix.rewriter.dynrun.main import main; sys.exit(main())"
 
 
 def run(*command):

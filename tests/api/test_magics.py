@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("IPython")
 import torch
-from dynfix.runtime import report
+from dynfix.runtime import diagnostics
 from IPython.core.interactiveshell import InteractiveShell
 from torch import nn
 
@@ -23,7 +23,7 @@ y.sum().item()
 
 @pytest.fixture
 def shell(monkeypatch):
-    monkeypatch.setattr(report, "_speak", None)  # which a cell under dynrun changes for good
+    monkeypatch.setattr(diagnostics, "_speak", None)  # which a cell under dynrun changes for good
     shell = InteractiveShell()
     shell.run_cell("%load_ext dynfix")
     shell.user_ns.update(torch=torch, nn=nn, x=torch.ones(2, 3))

@@ -15,11 +15,9 @@ import forked
 import pytest
 
 pytest.importorskip("jinja2")
-from dynfix.rewriter.running import graph_layout, report_page
+from dynfix.rewriter.dynrun import graph_layout, report_page
 
-MAIN = (
-    "import sys; from dynfix.rewriter.dynrun import main; sys.argv[0] = 'dynrun'; sys.exit(main())"
-)
+MAIN = "import sys; from dynfix.rewriter.dynrun.main import main; sys.argv[0] = 'dynrun'; sys.exit(main())"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
 SCRIPT = """
     import torch

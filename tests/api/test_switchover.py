@@ -13,16 +13,14 @@ import dynfix
 import pytest
 import torch
 import waiting
-from dynfix.rewriter.background import Background
-from dynfix.rewriter.switchover import AGAIN, TIMED, WARM, State, Switchover
-from dynfix.runtime import compilers, pacing
-from dynfix.runtime.dispatch import MISS
-from dynfix.runtime.pacing import Account, Pace, Worker
+from dynfix.rewriter.frontend.background import Background
+from dynfix.rewriter.frontend.switchover import AGAIN, TIMED, WARM, ServingState, Switchover
+from dynfix.runtime import background_budget, compilers
+from dynfix.runtime.background_budget import Account, Pace, Worker
+from dynfix.runtime.programs.dispatch import MISS
 from simulated import Simulated
 
-MAIN = (
-    "import sys; from dynfix.rewriter.dynrun import main; sys.argv[0] = 'dynrun'; sys.exit(main())"
-)
+MAIN = "import sys; from dynfix.rewriter.dynrun.main import main; sys.argv[0] = 'dynrun'; sys.exit(main())"
 
 
 @pytest.fixture
@@ -85,21 +83,21 @@ def call(entry, x):
 
 
 @pytest.mark.parametrize(("eager", "compiled", "state"), [
-    (0.02, 0.0, State.COMPILED),
-    (0.0, 0.02, State.EAGER),
+    (0.02, 0.0, ServingState.COMPILED),
+    (0.0, 0.02, ServingState.EAGER),
 ])  # fmt: skip
 def test_the_faster_one_stays(machine, eager, compiled, state):
     entry, _ = switchover(machine, eager)
-    assert call(entry, 1) == 2 and entry.state is State.WAITING
+    assert call(entry, 1) == 2 and entry.state is ServingState.WAITING
     program = Compiled(machine, compiled)
     entry.ready(program)
     for n in range(2 * TIMED + WARM + 1):
         assert call(entry, n) == 2 * n
     assert entry.state is state and entry.trials == 1
-    assert (entry.judge.total > 0) == (state is State.COMPILED)
+    assert (entry.judge.total > 0) == (state is ServingState.COMPILED)
     before = program.calls
     assert call(entry, 5) == 10
-    assert program.calls == before + (state is State.COMPILED)
+    assert program.calls == before + (state is ServingState.COMPILED)
 
 
 def test_guards_are_a_part_of_the_compiled_calls_time(machine):
@@ -108,22 +106,22 @@ def test_guards_are_a_part_of_the_compiled_calls_time(machine):
     entry.ready(Compiled(machine, 0.0))
     for n in range(2 * TIMED + WARM + 1):
         assert call(entry, n) == 2 * n
-    assert entry.state is State.EAGER
+    assert entry.state is ServingState.EAGER
 
 
 def test_it_goes_back_when_it_has_become_slower(machine):
     entry, _ = switchover(machine, 0.01)
     program = Compiled(machine, 0.0)
     entry.ready(program)
-    while entry.state is not State.COMPILED:
+    while entry.state is not ServingState.COMPILED:
         call(entry, 1)
     program.seconds = 0.03
     for _ in range(AGAIN + 2 * TIMED + WARM + 1):
-        if entry.state is State.EAGER:
+        if entry.state is ServingState.EAGER:
             break
-        program.seconds = 0.03 if entry.state is State.TRIAL else 0.0
+        program.seconds = 0.03 if entry.state is ServingState.TRIAL else 0.0
         assert call(entry, 3) == 6
-    assert entry.state is State.EAGER and entry.entry is None
+    assert entry.state is ServingState.EAGER and entry.entry is None
 
 
 def test_nothing_is_timed_while_something_is_built(machine):
@@ -133,7 +131,7 @@ def test_nothing_is_timed_while_something_is_built(machine):
     entry.judge.busy = True
     for _ in range(20):
         call(entry, 1)
-    assert program.calls == 0 and len(calls) == 20 and entry.state is State.TRIAL
+    assert program.calls == 0 and len(calls) == 20 and entry.state is ServingState.TRIAL
 
 
 def test_a_miss_is_no_sample(machine):
@@ -142,7 +140,7 @@ def test_a_miss_is_no_sample(machine):
     for _ in range(30):
         if call(entry, 1) is MISS:
             continue
-    assert entry.state is State.TRIAL
+    assert entry.state is ServingState.TRIAL
 
 
 def test_processor_time_decides_where_no_core_is_free(machine):
@@ -157,7 +155,7 @@ def test_processor_time_decides_where_no_core_is_free(machine):
     entry.ready(Compiled(machine, 0.001, give=compiled))
     for n in range(2 * TIMED + WARM + 1):
         assert call(entry, n) == 2 * n
-    assert entry.state is State.COMPILED
+    assert entry.state is ServingState.COMPILED
 
 
 class Slow(torch.autograd.Function):
@@ -191,7 +189,7 @@ def test_the_backward_counts(machine):
     x = torch.ones(2, requires_grad=True)
     for _ in range(2 * TIMED + WARM + 1):
         call(entry, x)["loss"].sum().backward()
-    assert entry.state is State.COMPILED
+    assert entry.state is ServingState.COMPILED
 
 
 def test_a_differentiated_gradient_keeps_it_in_eager(machine):
@@ -203,13 +201,13 @@ def test_a_differentiated_gradient_keeps_it_in_eager(machine):
     for _ in range(2 * TIMED + WARM + 1):
         (grad,) = torch.autograd.grad(call(entry, x).sum(), x, create_graph=True)
         grad.sum().backward()
-    assert entry.state is State.EAGER
+    assert entry.state is ServingState.EAGER
 
 
 # -- the worker
 
 
-def account(machine, share=pacing.SHARE, lost=0.0):
+def account(machine, share=background_budget.SHARE, lost=0.0):
     """Of a run that begins now."""
     made = Account(started=machine.now(), share=share, machine=machine)
     made.lost = lost
@@ -237,15 +235,15 @@ def test_it_rests_when_nothing_more_may_be_lost(machine, crowded):
     machine.crowded, machine.busy = crowded, 1.0
     of_run = account(machine, lost=1.0)
     worker = Worker(of_run)
-    machine.work(pacing.SLICE / 2)
+    machine.work(background_budget.SLICE / 2)
     worker.checkpoint()
     assert not machine.slept  # its slice is not over
-    machine.work(pacing.SLICE)
+    machine.work(background_budget.SLICE)
     worker.checkpoint()
-    assert set(machine.slept) == {pacing.REST}
-    assert 1.0 / pacing.SHARE <= of_run.elapsed() < 1.1 / pacing.SHARE
+    assert set(machine.slept) == {background_budget.REST}
+    assert 1.0 / background_budget.SHARE <= of_run.elapsed() < 1.1 / background_budget.SHARE
     rests = len(machine.slept)
-    machine.work(pacing.SLICE, pacing.SLICE)
+    machine.work(background_budget.SLICE, background_budget.SLICE)
     worker.checkpoint()
     assert len(machine.slept) < rests + 20  # what it lost meanwhile
 
@@ -277,8 +275,8 @@ def test_its_rest_ends_with_the_process(machine):
 
     def job():
         while True:
-            machine.work(pacing.SLICE, pacing.SLICE)
-            pacing.checkpoint()
+            machine.work(background_budget.SLICE, background_budget.SLICE)
+            background_budget.checkpoint()
 
     worker.submit(job)
     waiting.until(lambda: len(machine.slept) > 3)
@@ -309,7 +307,7 @@ def test_a_fork_waits_for_a_checkpoint_and_the_child_builds_nothing(machine):
     def job():
         while not stop.is_set():
             begun.set()
-            pacing.checkpoint()
+            background_budget.checkpoint()
 
     worker.submit(job)
     assert begun.wait(waiting.HANGS)
@@ -329,7 +327,7 @@ def test_fork_hooks_of_what_the_worker_imports_wait_for_the_fork_that_waits(mach
     worker, began, go_on = Worker(account(machine)), threading.Event(), threading.Event()
 
     def job():
-        with pacing.RestingFinder(worker):
+        with background_budget.RestingFinder(worker):
             os.register_at_fork(before=len)
             began.set()
             go_on.wait(waiting.HANGS)
@@ -351,7 +349,7 @@ def test_fork_hooks_of_what_the_worker_imports_wait_for_the_fork_that_waits(mach
 def test_an_import_that_waits_for_the_worker_ends_its_rest(machine, tmp_path, monkeypatch):
     """Both want one module; the worker, which has it half way, may lose no more time."""
     (tmp_path / "wanted_by_both.py").write_text(
-        "from dynfix.runtime import pacing\n"
+        "from dynfix.runtime import background_budget as pacing\n"
         "for _ in range(8):\n"
         "    pacing._current.worker._machine.work(pacing.SLICE)\n"
         "    pacing.checkpoint()\n"
@@ -361,7 +359,7 @@ def test_an_import_that_waits_for_the_worker_ends_its_rest(machine, tmp_path, mo
     worker = Worker(account(machine, lost=1e9))
 
     def job():
-        with pacing.RestingFinder(worker):
+        with background_budget.RestingFinder(worker):
             __import__("wanted_by_both")
 
     worker.submit(job)
@@ -420,9 +418,9 @@ SCRIPT = """
 
 SETTLED = """
 import builtins, logging, sys, time
-from dynfix.rewriter import background
+from dynfix.rewriter.frontend import background
 from dynfix.runtime import compilers
-from dynfix.runtime.stored.run_lengths import RunLengths
+from dynfix.runtime.cache.run_lengths import RunLengths
 
 logging.basicConfig()
 logging.getLogger("dynfix").setLevel("DEBUG")
@@ -435,7 +433,7 @@ background.Background.start = lambda self: (begun.append(self), start(self))
 def settled():
     while begun[0].worker.busy:
         time.sleep(0.001)
-    guards = sys.modules.get("dynfix.runtime.guard_native")
+    guards = sys.modules.get("dynfix.runtime.guards.guard_native")
     if guards is not None:
         guards.wait()
 

@@ -65,7 +65,7 @@ def test_an_older_one_is_one_clear_error(tmp_path):
 @pytest.mark.parametrize(("version", "compiled"), [("2.10.0", False), ("99.1.0", True)])
 def test_dynrun_says_it_in_a_line(tmp_path, version, compiled):
     (tmp_path / "script.py").write_text(SCRIPT)
-    main = "from dynfix.rewriter.dynrun import main; sys.argv[0] = 'dynrun'; sys.exit(main())"
+    main = "from dynfix.rewriter.dynrun.main import main; sys.argv[0] = 'dynrun'; sys.exit(main())"
     options = ["--explain", "--backend", "eager", "script.py"]
     done = run(version, main, tmp_path, *options)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr

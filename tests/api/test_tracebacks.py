@@ -6,7 +6,7 @@ from pathlib import Path
 import dynfix
 import pytest
 import torch
-from dynfix.rewriter.tracebacks import without_own_frames
+from dynfix.rewriter.frontend.tracebacks import without_own_frames
 
 OWN = Path(dynfix.__file__).parent
 

@@ -10,11 +10,12 @@ import dynfix
 import pytest
 import torch
 from drawing import Drawing
-from dynfix.lowering import lower, stored_graphs
-from dynfix.lowering.registry import LOWERINGS
-from dynfix.rewriter import segment_programs
-from dynfix.rewriter.running import differences, session
-from dynfix.rewriter.running.verified_calls import STATUS, Verification
+from dynfix.lowering import stored_graphs
+from dynfix.lowering.lowerings import lower
+from dynfix.lowering.lowerings.registry import LOWERINGS
+from dynfix.rewriter.dynrun import differences, session
+from dynfix.rewriter.dynrun.verified_calls import STATUS, Verification
+from dynfix.rewriter.frontend import segment_programs
 
 aten = torch.ops.aten
 assert lower  # which registers the lowerings
@@ -67,7 +68,9 @@ def inputs():
 def run(tmp_path, monkeypatch):
     run = Verification(3, str(tmp_path / "repro.py"))
     monkeypatch.setattr(segment_programs, "observers", [run.observe])
-    monkeypatch.setattr(stored_graphs, "kept", lambda *_: None)  # no key names what is planted
+    monkeypatch.setattr(
+        stored_graphs, "stored_graph", lambda *_: None
+    )  # no key names what is planted
     return run
 
 

@@ -11,12 +11,10 @@ import dynfix
 import pytest
 import torch
 import torch.nn.functional as F
-from dynfix.runtime import report
-from dynfix.runtime.warning_filters import unsaid
+from dynfix.runtime import diagnostics
+from dynfix.runtime.warning_filters import suppress_warnings
 
-MAIN = (
-    "import sys; from dynfix.rewriter.dynrun import main; sys.argv[0] = 'dynrun'; sys.exit(main())"
-)
+MAIN = "import sys; from dynfix.rewriter.dynrun.main import main; sys.argv[0] = 'dynrun'; sys.exit(main())"
 SCRIPT = """
 import torch
 import torch.nn.functional as F
@@ -84,15 +82,15 @@ def test_what_was_told_is_not_told_again():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         say()
-        with unsaid(), warnings.catch_warnings():
+        with suppress_warnings(), warnings.catch_warnings():
             warnings.simplefilter("always")
             warnings.warn("inside", UserWarning, stacklevel=1)
-            report.warn_once("test", "ours", "here")
+            diagnostics.warn_once("test", "ours", "here")
         say()
     assert [str(each.message) for each in caught] == ["once", "inside", "ours"]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        with unsaid():
+        with suppress_warnings():
             warnings.warn("inside", UserWarning, stacklevel=1)
         warnings.warn("outside", UserWarning, stacklevel=1)
     assert [str(each.message) for each in caught] == ["outside"]

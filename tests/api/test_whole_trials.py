@@ -3,8 +3,14 @@
 import types
 
 import pytest
-from dynfix.rewriter.outline.whole_trials import MOST, SETTLED, Part, Whole, is_dropped
-from dynfix.rewriter.switchover import AGAIN, TIMED, WARM, State
+from dynfix.rewriter.frontend.switchover import AGAIN, TIMED, WARM, ServingState
+from dynfix.rewriter.graph_breaks.split_benchmark import (
+    MAX_CALLS_IN_PARTS,
+    SETTLED,
+    PartTrial,
+    SplitTrial,
+    is_dropped,
+)
 from simulated import Simulated
 
 
@@ -29,7 +35,7 @@ class Function:
         self.seconds = {"parts": parts, "eager": eager}
         self.judge, self.machine = Judge(), Simulated()
         self.member = types.SimpleNamespace(recordings=[], switchovers=[])
-        self.whole = Whole(
+        self.whole = SplitTrial(
             lambda x: self.run("parts", x),
             lambda x: self.run("eager", x),
             self.judge,
@@ -51,14 +57,15 @@ class Function:
 
 
 @pytest.mark.parametrize(
-    ("parts", "eager", "state"), [(0.0, 0.01, State.COMPILED), (0.01, 0.0, State.EAGER)]
+    ("parts", "eager", "state"),
+    [(0.0, 0.01, ServingState.COMPILED), (0.01, 0.0, ServingState.EAGER)],
 )
 def test_the_faster_way_stays(parts, eager, state):
     fn = Function(parts, eager)
     assert fn.called(SETTLED) == (SETTLED, 0)
     fn.called(2 * TIMED + WARM + 2)
-    assert fn.whole.state is state and is_dropped(fn.whole) == (state is State.EAGER)
-    assert fn.called(3) == ((3, 0) if state is State.COMPILED else (0, 3))
+    assert fn.whole.state is state and is_dropped(fn.whole) == (state is ServingState.EAGER)
+    assert fn.called(3) == ((3, 0) if state is ServingState.COMPILED else (0, 3))
 
 
 def test_it_waits_until_nothing_is_to_be_settled():
@@ -70,33 +77,33 @@ def test_it_waits_until_nothing_is_to_be_settled():
     assert fn.called(5) == (0, 5)  # while something is built
     fn.judge.busy, fn.judge.allowed = False, False
     assert fn.called(5) == (0, 5)  # nothing more may be recorded now
-    fn.member.switchovers.append(types.SimpleNamespace(state=State.TRIAL))
+    fn.member.switchovers.append(types.SimpleNamespace(state=ServingState.TRIAL))
     assert fn.called(5) == (5, 0)  # which times a part
-    assert fn.whole.state is State.WAITING
+    assert fn.whole.state is ServingState.WAITING
     fn.called(SETTLED)
-    assert fn.whole.state is not State.WAITING  # the part is not called any more
+    assert fn.whole.state is not ServingState.WAITING  # the part is not called any more
 
 
 def test_it_does_not_wait_for_ever():
     fn = Function(0.0, 0.0)
-    for _ in range(MOST + 2):
+    for _ in range(MAX_CALLS_IN_PARTS + 2):
         fn.member.recordings.append("one more")
         fn.called(1)
-    assert fn.whole.state is not State.WAITING
+    assert fn.whole.state is not ServingState.WAITING
 
 
 def test_it_is_tried_again():
     fn = Function(0.0, 0.002)
     fn.called(SETTLED + 2 * TIMED + WARM + 2)
-    assert fn.whole.state is State.COMPILED
+    assert fn.whole.state is ServingState.COMPILED
     fn.seconds = {"parts": 0.002, "eager": 0.0}
     fn.called(AGAIN + 2 * TIMED + WARM + 2)
-    assert fn.whole.state is State.EAGER
+    assert fn.whole.state is ServingState.EAGER
 
 
 def test_gains_of_parts_are_not_counted_twice():
     judge = Judge()
-    part = Part(judge)
+    part = PartTrial(judge)
     part.gained(5.0)
     assert judge.total == 0.0 and part.quiet()
     judge.busy = True

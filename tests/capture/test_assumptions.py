@@ -5,7 +5,7 @@ import dynfix
 import pytest
 import torch
 from counting_graphs import Counting, outside
-from dynfix.rewriter.capture.moving import Moving
+from dynfix.rewriter.capture.dynamic_inputs import DynamicInputs
 from dynfix.rewriter.capture.numbers.memory_lists import listed
 from helpers import recordings
 
@@ -99,7 +99,7 @@ def test_a_wrong_assumption_leaves_nothing(backend):
 
 
 def test_many_values_are_not_assumed():
-    moving = Moving()
+    moving = DynamicInputs()
     assert [moving.may_assume("place", value) for value in (3, 4, 3, 5, 6, 4)] == [True] * 4 + [
         False
     ] * 2

@@ -10,7 +10,7 @@ import types
 import dynfix
 import pytest
 import torch
-from dynfix.runtime import guard_native
+from dynfix.runtime.guards import guard_native
 from torch import nn
 
 OFTEN = 40

@@ -7,7 +7,7 @@ import warnings
 import dynfix
 import pytest
 import torch
-from dynfix.lowering.graphs import equal_nodes
+from dynfix.lowering.graph import common_subexpressions
 from helpers import Case, X, Y, call, one_graph, recordings, same, tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -72,7 +72,7 @@ def test_options_that_change_nothing():
 def kept(monkeypatch, tmp_path):
     """How many elements the backward of each graph that is compiled keeps."""
     monkeypatch.setenv("DYNFIX_CACHE_DIR", str(tmp_path))  # no program of an earlier run
-    cut, counts = equal_nodes.min_cut_rematerialization_partition, []
+    cut, counts = common_subexpressions.min_cut_rematerialization_partition, []
 
     def noted(*args, **settings):
         parts = cut(*args, **settings)
@@ -81,7 +81,7 @@ def kept(monkeypatch, tmp_path):
         counts.append(sum(node.meta["val"].numel() for node in saved))
         return parts
 
-    monkeypatch.setattr(equal_nodes, "min_cut_rematerialization_partition", noted)
+    monkeypatch.setattr(common_subexpressions, "min_cut_rematerialization_partition", noted)
     return counts
 
 

@@ -23,8 +23,8 @@ from cut_programs import (
     writes_the_argument,
     written,
 )
-from dynfix.rewriter.outline import pieces
-from dynfix.runtime import report
+from dynfix.rewriter.graph_breaks import split_function
+from dynfix.runtime import diagnostics
 from helpers import Case, X, Y, same, tensor
 
 
@@ -92,7 +92,7 @@ def test_views_of_a_dict_of_modules_are_no_break_of_their_own():
                 unknown(y)
             return y
 
-    report.reset()
+    diagnostics.reset()
     net = Dict()
     compiled = dynfix.compile(net, backend="eager")
     with warnings.catch_warnings(record=True) as told:
@@ -299,7 +299,7 @@ def test_native(program):
 
 def test_a_deep_row_of_breaks_ends(monkeypatch):
     """Parts in parts have an end: from there on every statement runs as it is."""
-    monkeypatch.setattr(pieces, "DEEPEST", 5)
+    monkeypatch.setattr(split_function, "DEEPEST", 5)
     lines = "".join(f"    x = unknown(x) + {i}\n" for i in range(12))
     text = f"def program(x):\n{lines}    return x\n"
     linecache.cache["<rows>"] = (len(text), None, text.splitlines(keepends=True), "<rows>")

@@ -12,13 +12,14 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering import joint
-from dynfix.rewriter import emit, frontend
 from dynfix.rewriter.capture import provenance, recording, segments, stops, trace
-from dynfix.rewriter.forms import attribute_ops, binaries, items, texts
-from dynfix.rewriter.forms.calls import call_ops
+from dynfix.rewriter.frontend import compiled_function
+from dynfix.rewriter.instrument import emit
+from dynfix.rewriter.tracing_ops import attribute_ops, binaries, items, texts
+from dynfix.rewriter.tracing_ops.calls import call_ops
 from dynfix.runtime import backends
 from dynfix.runtime.errors import LostResult
-from dynfix.runtime.replay import entry, recipes
+from dynfix.runtime.programs import entry, recipes
 from helpers import Case, Fresh, X, Y, recordings, same, tensor
 
 
@@ -59,19 +60,19 @@ STAGES = [
     (binaries, "binary"),
     (texts, "show"),
     (call_ops, "_python"),
-    (frontend, "finish"),
+    (compiled_function, "finish"),
     (recording, "_assemble"),
     (recording, "close"),
     (recipes.RecipeMaker, "recipe"),
     (segments.SegmentBuilder, "finish"),
     (segments.SegmentBuilder, "call"),
-    (frontend, "compile_segment"),
+    (compiled_function, "compile_segment"),
     (recording, "GuardSet"),
-    (frontend, "Entry"),
+    (compiled_function, "Entry"),
     (backends, "lookup"),
-    (entry.Entry, "run"),
-    (entry.Entry, "_step"),
-    (entry.Entry, "_agrees"),
+    (entry.CacheEntry, "run"),
+    (entry.CacheEntry, "_step"),
+    (entry.CacheEntry, "_agrees"),
 ]
 
 
@@ -385,7 +386,7 @@ def test_a_graph_cannot_be_cut_here(around, body):
 
 @pytest.mark.parametrize("behind", [True, False])
 def test_a_call_that_has_written_is_not_made_again(behind, monkeypatch):
-    served, failing = entry.Entry._only_inputs, []
+    served, failing = entry.CacheEntry._only_inputs, []
 
     def planted(self):
         inner = self._program
@@ -399,7 +400,7 @@ def test_a_call_that_has_written_is_not_made_again(behind, monkeypatch):
         self._program = call
         return served(self)
 
-    monkeypatch.setattr(entry.Entry, "_only_inputs", planted)
+    monkeypatch.setattr(entry.CacheEntry, "_only_inputs", planted)
 
     def step(x):
         x.add_(1)

@@ -6,7 +6,7 @@ import dynfix
 import pytest
 import torch
 import torch.nn.functional as F
-from dynfix.runtime import cache
+from dynfix.runtime.cache import disk_cache
 from helpers import one_graph, recordings
 from torch import nn
 
@@ -109,13 +109,13 @@ def test_numbers_that_move_are_learnt_from_the_first_call():
 
 
 def test_a_full_disk_is_no_matter(monkeypatch):
-    put = cache.put
+    put = disk_cache.put
 
     def full(key, suffix, data):
         if suffix == ".first":
             raise OSError(28, "No space left on device")
         return put(key, suffix, data)
 
-    monkeypatch.setattr(cache, "put", full)
+    monkeypatch.setattr(disk_cache, "put", full)
     for _ in range(2):
         assert run(training)[1] == [1, 2, 2, 2]

@@ -3,7 +3,7 @@
 import dynfix
 import pytest
 import torch
-from dynfix.lowering.graphs.control_flow import CompiledBody
+from dynfix.lowering.graph.control_flow import CompiledBody
 from helpers import one_graph
 
 linear = torch.nn.Linear(3, 3)

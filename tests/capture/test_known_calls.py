@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from dynfix.rewriter import segment_programs
+from dynfix.rewriter.frontend import segment_programs
 from helpers import FOUR, Case, X, Y, one_graph, recordings, same, tensor
 
 A = torch.arange(6.0).view(2, 3)

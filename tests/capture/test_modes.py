@@ -6,7 +6,7 @@ import contextlib
 import dynfix
 import pytest
 import torch
-from dynfix.lowering.fakes import PacedFakeMode
+from dynfix.lowering.fake_tensor_mode import PacedFakeMode
 from helpers import Case, Fresh, X, Y, call, one_graph, same, tensor
 
 G = tensor(1, 2, 3, grad=True)

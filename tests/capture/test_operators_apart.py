@@ -6,8 +6,8 @@ import dynfix
 import pytest
 import torch
 import torch.nn.functional as F
-from dynfix.lowering import fakes
-from dynfix.runtime import report
+from dynfix.lowering import fake_tensor_mode
+from dynfix.runtime import diagnostics
 from helpers import same
 from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import run_fallback_kernel
@@ -130,7 +130,7 @@ def test_an_operator_that_torch_has_no_shape_for_is_not_run_on_zeros(monkeypatch
         run_fallback_kernel(mode, operator, *tree_flatten((args, kwargs)), None)
     )
     monkeypatch.setitem(fake_impls.op_implementations_dict, unique, on_zeros)
-    monkeypatch.setattr(fakes, "UNTAGGED", {unique})
+    monkeypatch.setattr(fake_tensor_mode, "UNTAGGED", {unique})
     test_what_gradients_ask_of_data_runs_between_two_graphs(filled, ())
 
 
@@ -138,7 +138,7 @@ def test_a_backward_whose_operator_gives_another_shape_than_it_said_runs_in_eage
     def program(x):
         return counting(x * 2).sin()
 
-    report.reset()
+    diagnostics.reset()
     call = dynfix.compile(program)
     for n in range(3):
         x = torch.arange(4.0, requires_grad=True)
@@ -160,7 +160,7 @@ def test_a_backward_does_not_run_in_eager_on_what_was_written_since():
 
 
 def test_an_operator_that_gives_another_shape_than_it_said_runs_between_two_graphs():
-    report.reset()
+    diagnostics.reset()
     call = dynfix.compile(lambda x: distinct(x) * 2)
     for n in range(4):
         with pytest.warns(UserWarning, match="fake form says") if n == 0 else nothing():
@@ -170,7 +170,7 @@ def test_an_operator_that_gives_another_shape_than_it_said_runs_between_two_grap
 
 
 def test_a_graph_that_fails_where_eager_does_not_is_given_up(monkeypatch):
-    report.reset()
+    diagnostics.reset()
     tried = []
 
     def failing(*args):

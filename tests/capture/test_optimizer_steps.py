@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from differentiated import BACKENDS, batch, check, net, state_of
-from dynfix.rewriter import frontend
-from dynfix.rewriter.forms import c_calls
+from dynfix.rewriter.frontend import compiled_function
+from dynfix.rewriter.tracing_ops import c_calls
 from helpers import recordings
 from torch import nn
 from torch.optim import lr_scheduler as schedules
@@ -306,9 +306,9 @@ def test_a_step_where_dynamo_has_been_at_work():
 def test_what_a_first_step_leaves_behind_is_compiled_alone(monkeypatch):
     """A recording that its own call outlives is compiled when a call asks for it."""
     made = []
-    compiled = frontend.compile_segment
+    compiled = compiled_function.compile_segment
     monkeypatch.setattr(
-        frontend, "compile_segment", lambda *given: made.append(given) or compiled(*given)
+        compiled_function, "compile_segment", lambda *given: made.append(given) or compiled(*given)
     )
     holder = types.SimpleNamespace(on=False)
 

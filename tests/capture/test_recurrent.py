@@ -7,8 +7,8 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering import recurrent_operators
-from dynfix.lowering.graphs import rnn
-from dynfix.rewriter import frontend
+from dynfix.lowering.graph import rnn
+from dynfix.rewriter.frontend import compiled_function
 from helpers import recordings
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 def either_way(request, monkeypatch):
     """Training graphs that hold little but recurrent layers run as they are; here programs, too."""
     if request.param:
-        monkeypatch.setattr(rnn, "FEW", -1)
+        monkeypatch.setattr(rnn, "MAX_OPERATORS_A_LAYER", -1)
 
 
 SIZES = ((5, 3, 8), (7, 2, 8), (4, 3, 8), (9, 5, 8))  # the second is recorded for all sizes
@@ -80,9 +80,9 @@ def test_as_eager_at_every_size(kind, train, settings):
 
 def test_changing_sizes_are_recorded_twice(monkeypatch):
     recorded = []
-    finish = frontend.finish
+    finish = compiled_function.finish
     monkeypatch.setattr(
-        frontend, "finish", lambda *args: recorded.append(finish(*args)) or recorded[-1]
+        compiled_function, "finish", lambda *args: recorded.append(finish(*args)) or recorded[-1]
     )
     module = Layer("GRU").eval()
     compiled = dynfix.compile(module)
@@ -95,7 +95,7 @@ def test_changing_sizes_are_recorded_twice(monkeypatch):
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 def test_one_call_of_the_library_each_way(monkeypatch, kind):
     calls = []
-    monkeypatch.setattr(rnn, "FEW", 2)
+    monkeypatch.setattr(rnn, "MAX_OPERATORS_A_LAYER", 2)
     for name in ("_training", "_backward"):
         operator = {"_training": "rnn_training", "_backward": "rnn_backward"}[name]
         key = getattr(torch.ops.dynfix, operator).default
@@ -110,7 +110,9 @@ def test_one_call_of_the_library_each_way(monkeypatch, kind):
     for seed in range(3):
         _step(compiled, module, torch.randn(5, 3, 8), seed)
     assert calls == ["_training", "_backward"] * 2  # the first call is eager's
-    monkeypatch.setattr(rnn, "FEW", 3)  # the three other operators are few, and all runs as it is
+    monkeypatch.setattr(
+        rnn, "MAX_OPERATORS_A_LAYER", 3
+    )  # the three other operators are few, and all runs as it is
     compiled = dynfix.compile(module)
     for seed in range(3):
         _step(compiled, module, torch.randn(5, 3, 8), seed)
@@ -162,7 +164,7 @@ def test_the_state_dies_with_the_graph(monkeypatch):
 
     states = []
     monkeypatch.setattr(recurrent_operators, "_State", Watched)
-    monkeypatch.setattr(rnn, "FEW", -1)
+    monkeypatch.setattr(rnn, "MAX_OPERATORS_A_LAYER", -1)
     module = Layer("GRU")
     compiled = dynfix.compile(module)
     compiled(torch.randn(5, 3, 8))

@@ -16,10 +16,10 @@ from counting_graphs import Counting, outside
 from dynfix.codemods.cli import check
 from dynfix.codemods.cli.settings import Settings
 from dynfix.codemods.trace import trace_facts, traced_run
-from dynfix.rewriter import emit
-from dynfix.rewriter.edits.source_file import SourceFile
-from dynfix.rewriter.forms.operators import Forms
-from dynfix.rewriter.running import emit_source
+from dynfix.rewriter.dynrun import emit_source
+from dynfix.rewriter.instrument import emit
+from dynfix.rewriter.source.source_file import SourceFile
+from dynfix.rewriter.tracing_ops.operators import Forms
 from rewriting_bodies import KEPT, PROVED, SAME_TEXT, SHELTERED
 
 _numbers = itertools.count()
@@ -103,7 +103,7 @@ def applied(recordings):
 
 def facts_of(text, path, monkeypatch):
     """What a traced run of both outcomes shows."""
-    tracer = traced_run.Tracer([os.path.realpath(path)])
+    tracer = traced_run.FactCollector([os.path.realpath(path)])
     tracer.torch, tracer.depth = torch, 1
     monkeypatch.setattr(builtins, traced_run._SEE, tracer.see, raising=False)
     tree = tracer.instrument(ast.parse(text), os.path.realpath(path))
@@ -112,7 +112,7 @@ def facts_of(text, path, monkeypatch):
     for x in (ONES, NEGATIVE):
         names["Model"]()(x)
     table = {(f, t): fact for (_, f, t), fact in tracer.facts.items() if fact is not None}
-    return trace_facts.Facts(table, [f for _, f in tracer.captured])
+    return trace_facts.TraceFacts(table, [f for _, f in tracer.captured])
 
 
 @pytest.mark.parametrize("body", SAME_TEXT.values(), ids=SAME_TEXT)

@@ -4,7 +4,7 @@ import dynfix
 import pytest
 import torch
 from dynfix.rewriter.capture.nested import plain_in
-from dynfix.rewriter.forms.calls import call_ops
+from dynfix.rewriter.tracing_ops.calls import call_ops
 from helpers import Case, call, recordings, rows, same
 
 F = torch.nn.functional
@@ -434,7 +434,7 @@ def test_a_module_over_a_growing_sequence():
 def test_a_size_that_slips_into_a_constant(monkeypatch):
     """Planted: code that reads the digits of a size and asks nobody. Comparing with the first
     recording finds it."""
-    monkeypatch.setattr(call_ops, "settle_in", plain_in)
+    monkeypatch.setattr(call_ops, "concretize", plain_in)
 
     def body(x):
         return x * len(bytes(x.shape[0])), x.sum(0)

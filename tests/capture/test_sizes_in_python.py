@@ -246,7 +246,7 @@ def test_sizes_that_cannot_be_symbols_after_all(monkeypatch):
     def refused(self):
         raise symbolic.Inconsistent("found out late")
 
-    monkeypatch.setattr(symbolic.Symbols, "close", refused)
+    monkeypatch.setattr(symbolic.RecordedSymbols, "close", refused)
     same(
         lambda: lambda x: (x * 2, x.shape[0], -x.shape[0] % 4),
         *(call(rows(n)) for n in (5, 7, 9, 7, 9, 5)),

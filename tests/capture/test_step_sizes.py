@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from differentiated import BACKENDS, assert_same, state_of, trace_of
-from dynfix.rewriter.variants import FEW_SIZES
+from dynfix.rewriter.frontend.compiled_versions import FEW_SIZES
 from helpers import recordings
 from torch import nn
 

@@ -3,11 +3,11 @@
 import gc
 
 import torch
-from dynfix.rewriter.capture.values import CALL_INPUT, Meta, Tracker, Value
+from dynfix.rewriter.capture.values import CALL_INPUT, Meta, TracedTensor, Tracker
 
 
 def value(tensor, home=CALL_INPUT):
-    return Value(home, None, 0, Meta.of(tensor))
+    return TracedTensor(home, None, 0, Meta.of(tensor))
 
 
 def test_entries_go_with_their_tensors():
@@ -35,7 +35,7 @@ def test_a_tensor_that_only_autograd_keeps_is_the_same_one_again():
     again = saved._saved_self
     found = tracker.get(again)
     assert found is None or found.value.home == 0
-    assert len(tracker.live()) <= 1 and not tracker.strays()
+    assert len(tracker.live()) <= 1 and not tracker.unseen_writes()
 
 
 def test_forgotten_and_dropped_entries():

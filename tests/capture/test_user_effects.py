@@ -14,8 +14,8 @@ import dynfix
 import pytest
 import torch
 from dynfix.rewriter.capture import effects, provenance
-from dynfix.rewriter.forms import attribute_ops, binaries, c_calls, items, iteration, lookup
-from dynfix.rewriter.forms.calls import builtin_calls, call_ops, making, modules
+from dynfix.rewriter.tracing_ops import attribute_ops, binaries, c_calls, items, iteration, lookup
+from dynfix.rewriter.tracing_ops.calls import builtin_calls, call_ops, making, modules
 
 CALLS: list[str] = []
 note = CALLS.append
@@ -434,7 +434,7 @@ TARGETS = [
         for name, each in vars(owner).items()
         if isinstance(each, types.FunctionType) and not name.startswith("__")
     ],
-    (effects.Effect, "__init__"),
+    (effects.SideEffect, "__init__"),
 ]
 
 

@@ -5,7 +5,7 @@ import warnings
 import dynfix
 import pytest
 import torch
-from dynfix.runtime import report
+from dynfix.runtime import diagnostics
 
 
 def doubled(x: torch.Tensor) -> torch.Tensor:
@@ -78,7 +78,7 @@ def outcome(function, turn, gradients):
 
 def compared(program, gradients, **options):
     """The compiled function, and what was warned of."""
-    report.reset()
+    diagnostics.reset()
     compiled = dynfix.compile(program, **options)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

@@ -14,7 +14,7 @@ from dynfix.codemods.cli.settings import Settings
 from dynfix.codemods.hoist.plan import planned
 from dynfix.codemods.rules.host.read_ahead import ReadAhead
 from dynfix.codemods.trace import trace_facts
-from dynfix.rewriter.edits.source_file import SourceFile
+from dynfix.rewriter.source.source_file import SourceFile
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -37,7 +37,7 @@ def shown(reads, text=""):
         if root == function
     ]
     facts = (
-        {path: trace_facts.Facts({}, [f for _, f, _ in reads], own if text else (), roots)}
+        {path: trace_facts.TraceFacts({}, [f for _, f, _ in reads], own if text else (), roots)}
         if reads
         else {}
     )

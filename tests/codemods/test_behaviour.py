@@ -185,7 +185,7 @@ def test_unsafe_fixes_leave_one_graph(case):
 def test_verify_takes_back_a_fix_that_differs():
     """`.item()` becomes a tensor: the comparison sees the other type, and the fix goes back."""
     from dynfix.codemods.cli.settings import Settings
-    from dynfix.rewriter.edits.source_file import SourceFile
+    from dynfix.rewriter.source.source_file import SourceFile
 
     text = (support.FIXTURES / "DYN101/returned.in.py").read_text() + MAKE
     outcome = side_by_side.verify(SourceFile(text, "model.py"), "make", Settings(unsafe_fixes=True))

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 from dynfix.codemods.cli import command, file_writes, flake8, formats, gitignore, runner, settings
-from dynfix.codemods.trace import kept_facts
+from dynfix.codemods.trace import saved_facts
 from dynfix.runtime import regular_files
 
 from . import hostile_inputs, support
@@ -96,7 +96,7 @@ def test_no_link_of_the_cache_is_followed(folder):
         (cache / name).symlink_to(victim)
     known = settings.load(str(folder))
     concise(".")
-    kept_facts.store({"a": {"captured": ["f"]}}, {"a": ""}, known)
+    saved_facts.store({"a": {"captured": ["f"]}}, {"a": ""}, known)
     assert victim.read_text() == "keep\n" and not (cache / "traced.json").is_symlink()
     assert len(list(cache.glob("*.json"))) == 2
 
@@ -125,7 +125,7 @@ def test_a_link_is_written_through_within_the_checkout_alone(folder):
 
 def _facts(path, **changes):
     data = {"facts": [], "captured": ["f"], "reads": [], "roots": {}, **changes}
-    stamp = kept_facts._stamp(path)
+    stamp = saved_facts._stamp(path)
     return json.dumps({path: {"seen": stamp, "made": stamp, "data": data}})
 
 
@@ -147,7 +147,7 @@ def test_kept_facts_of_another_form_are_passed_over(folder, text):
     path = os.path.realpath("healthy.py")
     (folder / ".dynfix_cache").mkdir()
     (folder / ".dynfix_cache/traced.json").write_text(text if isinstance(text, str) else text(path))
-    assert kept_facts.stored([path], settings.load("."))[0] == {}
+    assert saved_facts.stored([path], settings.load("."))[0] == {}
     assert listed(concise(".")[1])
 
 
@@ -217,7 +217,7 @@ class Terminal(io.StringIO):
 
 
 def test_a_diff_is_escaped_on_a_terminal_alone():
-    result = runner.Result("a\n.py", before="\x1b\tü\r\n", after="")
+    result = runner.FileResult("a\n.py", before="\x1b\tü\r\n", after="")
     for stream, line in ((Terminal(), "-\\x1b\tü"), (io.StringIO(), "-\x1b\tü\r")):
         command.show_diff(result, stream)
         assert stream.getvalue().split("\n")[:4] == [
@@ -288,7 +288,7 @@ def test_deep_settings_are_one_line(folder):
     ],
 )
 def test_patterns_are_matched_in_time(line, path, fits):
-    assert bool(gitignore.Pattern(line).matches(path.split("/"))) is fits
+    assert bool(gitignore.IgnorePattern(line).matches(path.split("/"))) is fits
 
 
 def test_a_folder_deeper_than_the_stack(folder):

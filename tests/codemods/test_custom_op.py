@@ -14,7 +14,7 @@ from dynfix.codemods.analysis import numpy_flow
 from dynfix.codemods.cli import check, side_by_side
 from dynfix.codemods.cli.settings import Settings
 from dynfix.codemods.trace import trace_facts
-from dynfix.rewriter.edits.source_file import SourceFile
+from dynfix.rewriter.source.source_file import SourceFile
 
 from . import support
 

@@ -3,10 +3,10 @@
 import ast
 
 import pytest
-from dynfix.rewriter.edits import intents
-from dynfix.rewriter.edits.parentheses import Binding, shown
-from dynfix.rewriter.edits.source_file import SourceFile
-from dynfix.rewriter.edits.spans import Edit, Refusal, apply
+from dynfix.rewriter.source import intents
+from dynfix.rewriter.source.parentheses import Binding, shown
+from dynfix.rewriter.source.source_file import SourceFile
+from dynfix.rewriter.source.spans import Edit, Refusal, apply
 
 from . import support
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from dynfix.codemods.trace import kept_facts, traced_program
+from dynfix.codemods.trace import saved_facts, traced_program
 
 from . import support
 
@@ -66,7 +66,7 @@ def test_kinds_of_two_runs_are_joined():
     runs = [
         {"m.py": {"facts": [f], "captured": ["f"], "reads": [], "roots": {}}} for f in (fact, other)
     ]
-    assert kept_facts.joined(runs)["m.py"]["facts"] == [fact, other]
+    assert saved_facts.joined(runs)["m.py"]["facts"] == [fact, other]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 pytest.importorskip("pygls")
-from dynfix.codemods.cli import language_server
+from dynfix.codemods.server import language_server
 from lsprotocol import types as lsp
 from pygls.lsp.client import LanguageClient
 from pygls.workspace import Workspace

@@ -156,11 +156,11 @@ def test_an_import_that_a_fix_needs():
 
 
 def test_what_is_not_python_is_left_alone():
-    assert handled(json.dumps(made(language="R")).encode()) == runner.Result("n.ipynb")
+    assert handled(json.dumps(made(language="R")).encode()) == runner.FileResult("n.ipynb")
     sql = made()
     sql["cells"][3]["metadata"] = {"vscode": {"languageId": "sql"}}
     assert handled(json.dumps(sql).encode()).raw is None
-    assert handled(b"") == runner.Result("n.ipynb")
+    assert handled(b"") == runner.FileResult("n.ipynb")
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import pytest
 from dynfix.codemods.cli import check
 from dynfix.codemods.cli.settings import Settings
-from dynfix.rewriter.edits.source_file import SourceError, SourceFile
-from dynfix.rewriter.edits.spans import Edit, apply
+from dynfix.rewriter.source.source_file import SourceError, SourceFile
+from dynfix.rewriter.source.spans import Edit, apply
 
 from . import support
 

@@ -6,8 +6,8 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from dynfix.rewriter.patterns import torch_facts as tables
-from dynfix.rewriter.patterns.call_effects import DRAWS
+from dynfix.rewriter.analysis import torch_facts as tables
+from dynfix.rewriter.analysis.call_effects import DRAWS
 from torch import nn
 
 INTS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

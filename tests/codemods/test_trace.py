@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from dynfix.codemods.cli import check
 from dynfix.codemods.cli.settings import Settings
 from dynfix.codemods.trace import trace_facts, traced_run
-from dynfix.rewriter.edits.source_file import SourceFile
+from dynfix.rewriter.source.source_file import SourceFile
 
 from . import support
 
@@ -112,7 +112,7 @@ def test_a_run_does_not_prove_whose_tensor_it_is(project):
 
 
 def test_a_tensor_that_was_sparse_once_may_be_sparse():
-    tracer = traced_run.Tracer([])
+    tracer = traced_run.FactCollector([])
     tracer.torch = torch
     dense, sparse = tracer.fact(torch.ones(2)), tracer.fact(torch.ones(2).to_sparse())
     nested = tracer.fact(torch.nested.nested_tensor([torch.ones(2)]))
@@ -174,7 +174,7 @@ result = Odd().value(5)
 def test_instrumented_code_does_the_same():
     plain, seen = {}, {}
     exec(compile(ODD, "odd.py", "exec"), plain)
-    tracer = traced_run.Tracer(["odd.py"])
+    tracer = traced_run.FactCollector(["odd.py"])
     tracer.torch, tracer.depth = torch, 1
     try:
         builtins.__dynfix_see__ = tracer.see

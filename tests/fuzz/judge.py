@@ -13,8 +13,8 @@ from pathlib import Path
 
 import dynfix
 import torch
-from dynfix.rewriter import frontend
-from dynfix.runtime import report
+from dynfix.rewriter.frontend import compiled_function
+from dynfix.runtime import diagnostics
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
@@ -140,11 +140,11 @@ def differences(graphs, dynamic, backend="native"):
     """(number of the graph, call, what differs) of graphs compiled together; and what `served` says
     of the function."""
     module = loaded(source(graphs))
-    report.reset()
+    diagnostics.reset()
     torch._dynamo.reset()
     gc.collect()
     gc.freeze()  # what is left stays: to go through it again for each graph takes a third of all
-    before = set(frontend._live)
+    before = set(compiled_function._live)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         how = {"backend": backend, "mode": MODE, "options": OPTIONS}
@@ -156,7 +156,7 @@ def differences(graphs, dynamic, backend="native"):
             found += [(n, turn, text) for n, text in _compared(ours, theirs, graphs, turn, starts)]
             if found:
                 break
-    how = served(compiled._dynfix_entry, set(frontend._live) - before)
+    how = served(compiled._dynfix_entry, set(compiled_function._live) - before)
     if ours.error and not theirs.error and _is_of_another_branch(ours.error, how, graphs, turn):
         return [], how
     return found, how

@@ -5,7 +5,7 @@ tensors, expected): `tensors` maps buffer names to contiguous tensors (outputs f
 import math
 
 import torch
-from dynfix.lowering.ir import (
+from dynfix.lowering.loops.ir import (
     Buffer,
     Cast,
     Const,
@@ -19,7 +19,7 @@ from dynfix.lowering.ir import (
     Select,
     Store,
 )
-from dynfix.lowering.sizes import (
+from dynfix.lowering.loops.sizes import (
     ZERO,
     Axis,
     Index,

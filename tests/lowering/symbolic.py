@@ -4,8 +4,8 @@ from contextlib import contextmanager
 
 import torch
 from dynfix.lowering import pipeline
-from dynfix.lowering.ir import Batch, Group
 from dynfix.lowering.joint import compile_graph
+from dynfix.lowering.loops.ir import Batch, Group
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import symbolic_trace

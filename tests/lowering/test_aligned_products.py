@@ -4,8 +4,8 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering import pipeline, stored_graphs
+from dynfix.lowering.loops.kernel_graph import ExternCall
 from dynfix.lowering.lowerings import lower_products
-from dynfix.lowering.unit import ExternCall
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from dynfix.lowering.unit import ExternCall
+from dynfix.lowering.loops.kernel_graph import ExternCall
 
 from .harness import check, check_gradients, compiled, units
 

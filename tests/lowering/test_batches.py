@@ -3,7 +3,7 @@
 import pytest
 import torch
 from dynfix.lowering import pipeline
-from dynfix.lowering.ir import Batch, Group
+from dynfix.lowering.loops.ir import Batch, Group
 
 from .harness import check as check_function
 from .harness import compiled as compiled_function

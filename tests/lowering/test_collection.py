@@ -5,16 +5,16 @@ import gc
 import torch
 import waiting
 from dynfix.lowering import joint
-from dynfix.lowering.collection import uncollected
+from dynfix.lowering.gc_pause import gc_paused
+from dynfix.runtime.background_budget import Account, Worker
 from dynfix.runtime.options import Options
-from dynfix.runtime.pacing import Account, Worker
 from torch.fx import symbolic_trace
 
 
 def test_nothing_is_collected_inside():
-    with uncollected():
+    with gc_paused():
         assert not gc.isenabled()
-        with uncollected():
+        with gc_paused():
             pass
         assert not gc.isenabled()
     assert gc.isenabled()
@@ -35,7 +35,7 @@ def test_background_work_leaves_collection_as_it_is():
     seen, worker = [], Worker(Account())
 
     def job():
-        with uncollected():
+        with gc_paused():
             seen.append(gc.isenabled())
 
     worker.submit(job)

@@ -1,11 +1,11 @@
 """Sums over columns beside sums over rows of the same operands."""
 
 import dynfix
-import dynfix.lowering.stages.columns as columns
+import dynfix.lowering.loops.columns as columns
 import pytest
 import torch
 from dynfix.lowering import pipeline
-from dynfix.lowering.ir import PARTIAL, Batch, Group
+from dynfix.lowering.loops.ir import PARTIAL, Batch, Group
 from grids import grid
 from torch.nn import functional as F
 

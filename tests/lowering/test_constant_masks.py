@@ -4,7 +4,7 @@ import dynfix
 import pytest
 import torch
 import torch.nn.functional as F
-from dynfix.lowering.graphs.constant_masks import drop_constant_masks
+from dynfix.lowering.graph.constant_masks import drop_constant_masks
 
 Q, K, V = (torch.randn(2, 3, 6, 8) for _ in range(3))
 

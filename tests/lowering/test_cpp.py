@@ -3,15 +3,15 @@ import random
 
 import pytest
 import torch
-from dynfix.lowering.ir import Buffer, Nest, Store
+from dynfix.lowering.loops.ir import Buffer, Nest, Store
+from dynfix.lowering.loops.kernel_graph import Unit
+from dynfix.lowering.loops.sizes import ZERO
+from dynfix.lowering.loops.storage import Storage, _Lives, overlaps, pack
 from dynfix.lowering.lowerings.value_builders import const
-from dynfix.lowering.sizes import ZERO
-from dynfix.lowering.stages.storage import Storage, _Lives, overlaps, pack
-from dynfix.lowering.targets.cpp import FLAGS, library_source, print_kernel
-from dynfix.lowering.unit import Unit
-from dynfix.runtime import program
+from dynfix.lowering.targets.cpp.cpp_target.cpp_target import FLAGS, library_source, print_kernel
 from dynfix.runtime.build import build_shared, probe_flags
-from dynfix.runtime.launch import CtypesKernel, Library, kernel_type
+from dynfix.runtime.programs import program
+from dynfix.runtime.programs.launch import CtypesKernel, Library, kernel_type
 
 from .examples import EXAMPLES
 from .harness import compiled

@@ -4,9 +4,9 @@ positions of extrema."""
 import pytest
 import torch
 import torch.nn.functional as F
-from dynfix.lowering.ir import Group, Op
-from dynfix.lowering.stages.across import clearly_across
-from dynfix.lowering.targets import cpp
+from dynfix.lowering.loops.ir import Group, Op
+from dynfix.lowering.loops.vector_axis import clearly_across
+from dynfix.lowering.targets.cpp.cpp_target import cpp_target
 from grids import grid
 
 from .harness import check, check_gradients, units
@@ -17,7 +17,7 @@ def groups(found):
 
 
 def sources(found):
-    return "\n".join(cpp.print_kernel(group).source for group in groups(found))
+    return "\n".join(cpp_target.print_kernel(group).source for group in groups(found))
 
 
 def expected_place(x):

@@ -6,7 +6,7 @@ import sys
 import dynfix
 import pytest
 import torch
-from dynfix.lowering.graphs.equal_nodes import without_duplicates
+from dynfix.lowering.graph.common_subexpressions import without_duplicates
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 

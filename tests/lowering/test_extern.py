@@ -6,7 +6,7 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering.pipeline import compile_unit
-from dynfix.runtime.program import Extern, Name, Program, Return, expect
+from dynfix.runtime.programs.program import Extern, Name, Program, Return, expect
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from .harness import CHECKED, assert_same, check, compiled

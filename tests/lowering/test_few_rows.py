@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from dynfix.lowering.ir import Group, atoms
-from dynfix.lowering.sizes import Axis
+from dynfix.lowering.loops.ir import Group, atoms
+from dynfix.lowering.loops.sizes import Axis
 
 from .harness import at_threads, check, compiled, units
 

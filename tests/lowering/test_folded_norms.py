@@ -7,8 +7,8 @@ import pytest
 import torch
 from dynfix.lowering import joint, pipeline, stored_graphs
 from dynfix.lowering.decompositions import decompose
-from dynfix.lowering.graphs import epilogues, folded_norms
-from dynfix.lowering.unit import ExternCall
+from dynfix.lowering.graph import batch_norm_folding, epilogues
+from dynfix.lowering.loops.kernel_graph import ExternCall
 from torch import nn
 
 aten = torch.ops.aten
@@ -44,7 +44,7 @@ def plain(x, weight, bias, z, settings):
 @pytest.fixture
 def calls(monkeypatch):
     """The targets of the library calls that are compiled, for a CPU that stands for a GPU."""
-    for module in (folded_norms, epilogues):
+    for module in (batch_norm_folding, epilogues):
         monkeypatch.setattr(module, "DEVICES", frozenset({"cpu"}))
     library = torch.library.Library("aten", "IMPL")
     library.impl("cudnn_convolution_relu", lambda x, w, b, *s: plain(x, w, b, None, s), "CPU")

@@ -3,7 +3,7 @@
 import dynfix
 import pytest
 import torch
-from dynfix.lowering.ir import Batch, Group
+from dynfix.lowering.loops.ir import Batch, Group
 
 from .harness import units
 

@@ -4,10 +4,10 @@ the memory of the capture."""
 import dynfix
 import pytest
 import torch
-from dynfix.lowering import host_part, host_scalars, pipeline
-from dynfix.lowering.graphs import rnn
-from dynfix.lowering.ir import Buffer
-from dynfix.lowering.unit import ExternCall, Layout, Ref, Unit
+from dynfix.lowering import host_device_split, host_scalars, pipeline
+from dynfix.lowering.graph import rnn
+from dynfix.lowering.loops.ir import Buffer
+from dynfix.lowering.loops.kernel_graph import ExternCall, Layout, Ref, Unit
 from graph_stand_in import install
 from torch import nn
 
@@ -69,7 +69,7 @@ class Recurrent(nn.Module):
 
     def forward(self, x):
         x = torch.tanh(self.layer(x * 2)[0])
-        for _ in range(rnn.FEW // 2):
+        for _ in range(rnn.MAX_OPERATORS_A_LAYER // 2):
             x = torch.sin(x) + x
         return self.head(x)
 
@@ -210,7 +210,7 @@ def test_random_numbers_of_the_host_beside_a_graph(programs, monkeypatch, train)
     def of_host(item, unit):
         return isinstance(item, ExternCall) and "rand" in str(item.target)
 
-    monkeypatch.setattr(host_part, "is_of_host", of_host)
+    monkeypatch.setattr(host_device_split, "is_of_host", of_host)
     monkeypatch.setattr(pipeline, "is_of_host", of_host)
 
     def fn(x):
@@ -246,7 +246,7 @@ def small_on_the_host(monkeypatch):
         return unit.layouts[buffer].count < 40 and not buffer.name.startswith("ext")
 
     monkeypatch.setattr(host_scalars, "_is_on", is_on)
-    monkeypatch.setattr(host_part, "on_host", on_host)
+    monkeypatch.setattr(host_device_split, "on_host", on_host)
 
 
 @pytest.mark.parametrize("foreach", [False, True])

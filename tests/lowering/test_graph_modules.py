@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from dynfix.lowering import graph_modules
+from dynfix.lowering.graph import graph_modules
 from torch import fx
 
 

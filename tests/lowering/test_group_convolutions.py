@@ -6,8 +6,8 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering import pipeline, stored_graphs
+from dynfix.lowering.loops.kernel_graph import ExternCall, Ref
 from dynfix.lowering.lowerings import lower_convolutions
-from dynfix.lowering.unit import ExternCall, Ref
 from torch import nn
 
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import dynfix
 import pytest
 import torch
-from dynfix.lowering.ir import Group
-from dynfix.lowering.targets import cpp_halves
-from dynfix.lowering.targets.cpp import print_kernel
+from dynfix.lowering.loops.ir import Group
+from dynfix.lowering.targets.cpp.cpp_target import half_precision_loops
+from dynfix.lowering.targets.cpp.cpp_target.cpp_target import print_kernel
 from dynfix.runtime import build
 from grids import grid
 
 from .harness import UNFUSED, at_threads, check, check_gradients, compiled, units
 
 F = torch.nn.functional
-TEMPLATES = Path(cpp_halves.__file__).parent.parent / "templates"
+TEMPLATES = Path(half_precision_loops.__file__).parent.parent / "templates"
 LENGTHS = [0, 1, 7, 8, 15, 16, 17, 31, 100, 255, 256, 257, 700, 4099]
 HALVES = torch.arange(65536).to(torch.uint16).view(torch.float16)
 
@@ -208,7 +208,7 @@ LOOP = "for (int64_t i = 0; i < n; ++i) {"
 
 
 def test_parts_keep_the_order_of_reads_and_writes():
-    made = cpp_halves.parts(
+    made = half_precision_loops.parts(
         "#pragma omp simd reduction(|:bad)",
         LOOP,
         [
@@ -237,11 +237,15 @@ def test_rows_are_converted_where_they_lie():
     """By an index of a part of the axis too, but not where the loop reads what it stores."""
     loads = ["const int64_t k = from + i;", "const fp16 t0 = a[j * 9 + k];"]
     body = [*loads, "const float t1 = from_fp16(t0);", "const fp16 t2 = to_fp16((t1 * t1));"]
-    text = "\n".join(cpp_halves.parts("#pragma omp simd", LOOP, [*body, "b[k + 3] = t2;"]) or [])
+    text = "\n".join(
+        half_precision_loops.parts("#pragma omp simd", LOOP, [*body, "b[k + 3] = t2;"]) or []
+    )
     assert "row_from_fp16(a + j * 9 + from + low, t1_s" in text
     assert "row_to_fp16(t2_in_s, b + from + low + 3," in text
     for others in (["b[k + 4] = t2;"], ["const fp16 t3 = b[k + 5];", "d[i] = t3;"], ["b[i] = t0;"]):
-        made = cpp_halves.parts("#pragma omp simd", LOOP, [*body, "b[k + 3] = t2;", *others])
+        made = half_precision_loops.parts(
+            "#pragma omp simd", LOOP, [*body, "b[k + 3] = t2;", *others]
+        )
         assert "b[k + 3] = t2_s" in "\n".join(made or [])
 
 
@@ -257,8 +261,10 @@ def test_a_row_whose_places_are_divided_is_no_row_in_memory(columns, dtype):
 
 def test_loops_of_other_kinds_stay():
     pragma = "#pragma omp simd"
-    assert cpp_halves.parts(pragma, LOOP, ["const float t0 = a[i];", "b[i] = t0;"]) is None
-    assert cpp_halves.parts(pragma, LOOP, ["if (x) y = from_fp16(a[i]);"]) is None
+    assert (
+        half_precision_loops.parts(pragma, LOOP, ["const float t0 = a[i];", "b[i] = t0;"]) is None
+    )
+    assert half_precision_loops.parts(pragma, LOOP, ["if (x) y = from_fp16(a[i]);"]) is None
 
 
 def test_results_of_one_loop_are_converted_by_blocks(monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from dynfix.lowering import joint, stored_graphs
 from dynfix.lowering.decompositions import pool_offsets
-from dynfix.lowering.graphs import channels_last
+from dynfix.lowering.graph import channels_last
 from torch import nn
 from torch.nn import functional as F
 
@@ -137,7 +137,9 @@ def rewritten(monkeypatch):
     original = joint.prefer_channels_last
     passes = tuple(prefer if each is original else each for each in joint.REWRITES)
     monkeypatch.setattr(joint, "REWRITES", passes)
-    monkeypatch.setattr(stored_graphs, "kept", lambda *given: None)  # each graph is lowered anew
+    monkeypatch.setattr(
+        stored_graphs, "stored_graph", lambda *given: None
+    )  # each graph is lowered anew
     return found
 
 

@@ -5,10 +5,10 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering import pipeline
-from dynfix.lowering.ir import Batch, Group
 from dynfix.lowering.joint import compile_graph
-from dynfix.lowering.stages.in_place import may_raise
-from dynfix.lowering.unit import ExternCall
+from dynfix.lowering.loops.in_place import may_raise
+from dynfix.lowering.loops.ir import Batch, Group
+from dynfix.lowering.loops.kernel_graph import ExternCall
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from .harness import CHECKED

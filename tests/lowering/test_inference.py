@@ -9,8 +9,8 @@ import pytest
 import torch
 from dynfix.lowering.autograd.differentiation import leaf_gradients
 from dynfix.lowering.decompositions.decompose import decompositions
-from dynfix.lowering.fakes import PacedFakeMode
-from dynfix.lowering.graphs.inference_trace import inference_graph
+from dynfix.lowering.fake_tensor_mode import PacedFakeMode
+from dynfix.lowering.graph.inference_trace import inference_graph
 from dynfix.lowering.joint import compile_graph
 from dynfix.runtime.options import Options
 from torch import nn

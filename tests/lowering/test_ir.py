@@ -3,10 +3,10 @@ import random
 
 import pytest
 import torch
-from dynfix.lowering import legality, sizes
-from dynfix.lowering.dump import dump
-from dynfix.lowering.ir import Buffer, Const, Group, Load, Nest, Op, Store
-from dynfix.lowering.sizes import FloorDiv, Index, Mod
+from dynfix.lowering.loops import legality, sizes
+from dynfix.lowering.loops.dump import dump
+from dynfix.lowering.loops.ir import Buffer, Const, Group, Load, Nest, Op, Store
+from dynfix.lowering.loops.sizes import FloorDiv, Index, Mod
 from dynfix.runtime.errors import LoweringError
 
 from .examples import EXAMPLES

@@ -4,7 +4,7 @@ import torch
 from dynfix.lowering import joint
 from dynfix.lowering.decompositions import decompose
 from dynfix.lowering.joint import compile_graph
-from dynfix.lowering.unit import ExternCall
+from dynfix.lowering.loops.kernel_graph import ExternCall
 from dynfix.runtime.errors import BuildError
 from dynfix.runtime.options import Options
 from torch._dispatch.python import enable_python_dispatcher
@@ -398,7 +398,7 @@ def test_a_margin_loss_of_a_vector_is_a_number(shape):
 
 
 def test_errors_name_the_operator_and_its_origin(monkeypatch):
-    from dynfix.lowering import registry
+    from dynfix.lowering.lowerings import registry
     from dynfix.runtime.errors import LoweringError
 
     def broken(ctx, node, *args):

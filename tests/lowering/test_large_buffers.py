@@ -4,8 +4,8 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering import pipeline
-from dynfix.runtime import result_memory
-from dynfix.runtime.program import Alloc, Arena, Extern
+from dynfix.runtime.programs import result_memory
+from dynfix.runtime.programs.program import Alloc, Arena, Extern
 
 F = torch.nn.functional
 ROWS, WIDTH, CLASSES = 256, 64, 2048

@@ -1,7 +1,7 @@
 """Gradients of weights that are larger than what they are made of come last."""
 
 import torch
-from dynfix.lowering.unit import ExternCall
+from dynfix.lowering.loops.kernel_graph import ExternCall
 
 from .harness import check_gradients, units
 

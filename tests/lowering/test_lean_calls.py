@@ -6,7 +6,8 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering.autograd import double_backward
-from dynfix.runtime import guard_native, torch_headers
+from dynfix.runtime import torch_headers
+from dynfix.runtime.guards import guard_native
 
 from .harness import compiled
 

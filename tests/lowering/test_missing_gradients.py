@@ -7,13 +7,13 @@ import pytest
 import torch
 from dynfix.lowering import joint
 from dynfix.lowering.autograd import missing_gradients
-from dynfix.runtime import result_memory
+from dynfix.runtime.programs import result_memory
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch, tmp_path):
     """What counts as large; and a cache of its own."""
-    monkeypatch.setattr(missing_gradients, "LEAST", 1 << 10)
+    monkeypatch.setattr(missing_gradients, "MIN_ZEROS_BYTES", 1 << 10)
     monkeypatch.setenv("DYNFIX_CACHE_DIR", str(tmp_path))
 
 

@@ -5,8 +5,8 @@ import dynfix
 import pytest
 import torch
 import torch.nn.functional as F
-from dynfix.lowering.ir import atoms, holds_positions, indices_of
-from dynfix.lowering.sizes import FloorDiv, Mod
+from dynfix.lowering.loops.ir import atoms, holds_positions, indices_of
+from dynfix.lowering.loops.sizes import FloorDiv, Mod
 
 from .harness import check, check_gradients, units
 

@@ -3,7 +3,7 @@ import math
 import dynfix
 import pytest
 import torch
-from dynfix.lowering.unit import ExternCall
+from dynfix.lowering.loops.kernel_graph import ExternCall
 
 from .harness import UNFUSED, check, check_elements, compiled, units
 

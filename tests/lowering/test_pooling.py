@@ -4,8 +4,8 @@ import dynfix
 import pytest
 import torch
 import torch.nn.functional as F
-from dynfix.lowering.targets.cpp_expr import _decided
-from dynfix.lowering.unit import ExternCall
+from dynfix.lowering.loops.kernel_graph import ExternCall
+from dynfix.lowering.targets.cpp.cpp_target.cpp_expr import _decided
 from grids import grid
 
 from .harness import check, check_gradients, compiled, units

@@ -3,7 +3,7 @@ import math
 import dynfix
 import pytest
 import torch
-from dynfix.runtime.report import DynfixWarning
+from dynfix.runtime.diagnostics import DynfixWarning
 from grids import grid
 
 from .harness import UNFUSED, check, compiled

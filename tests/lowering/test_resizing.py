@@ -9,9 +9,9 @@ from functools import partial
 import dynfix
 import pytest
 import torch
-from dynfix.lowering.ir import Batch, Group
-from dynfix.lowering.targets import cpp
-from dynfix.lowering.unit import ExternCall
+from dynfix.lowering.loops.ir import Batch, Group
+from dynfix.lowering.loops.kernel_graph import ExternCall
+from dynfix.lowering.targets.cpp.cpp_target import cpp_target
 from grids import grid
 from torch.nn.functional import interpolate
 
@@ -225,7 +225,7 @@ def test_vectors_run_along_channels_that_lie_side_by_side(channels, monkeypatch)
     check(lambda x: interpolate(x, scale_factor=2, mode="bilinear"), x)
     check_gradients(lambda x: interpolate(x, (21, 47), mode="bilinear", align_corners=True), x)
     groups = [item for unit in made for item in unit.items if isinstance(item, Group)]
-    source = "\n".join(cpp.print_kernel(group).source for group in groups)
+    source = "\n".join(cpp_target.print_kernel(group).source for group in groups)
     assert (f"+ {channels - 1}] =" in source) == (channels < 8)
 
 
@@ -323,7 +323,7 @@ def test_small_whole_numbers_from_tables(dtype):
 def test_tables_are_read():
     """And for sizes that change there are none."""
     found = []
-    printed = cpp.print_kernel
+    printed = cpp_target.print_kernel
 
     def kept(*args):
         made = printed(*args)
@@ -331,7 +331,7 @@ def test_tables_are_read():
         return made
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpp, "print_kernel", kept)
+        patch.setattr(cpp_target, "print_kernel", kept)
         x = torch.randn(2, 3, 16, 24).to(memory_format=torch.channels_last).bfloat16()
         check(lambda x: interpolate(x, size=(20, 31)).relu(), x)
         assert any("places0[" in text and "op_picked(" in text for text in found)

@@ -6,9 +6,9 @@ import re
 import dynfix
 import pytest
 import torch
-from dynfix.lowering.ir import Cast, Nest, Select
-from dynfix.lowering.stages.wide_choices import widen_choices
-from dynfix.lowering.targets import cpp
+from dynfix.lowering.loops.ir import Cast, Nest, Select
+from dynfix.lowering.loops.promote_select import widen_choices
+from dynfix.lowering.targets.cpp.cpp_target import cpp_target
 from grids import grid
 from torch.nn import functional as F
 
@@ -19,7 +19,7 @@ CHANNELS = torch.channels_last
 
 def _printed(made):
     groups = (item for unit in made for item in unit.items if hasattr(item, "nests"))
-    return "".join(cpp.print_kernel(group).source for group in groups)
+    return "".join(cpp_target.print_kernel(group).source for group in groups)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -154,7 +154,7 @@ def test_every_other_row_is_decided(monkeypatch, dtype):
     check_gradients(fn, torch.randn(2, 28, 28, 16).to(dtype), **few)
     backward = made[-1].items
     columns = [item for item in backward if hasattr(item, "space") and len(item.space) == 3]
-    assert columns and not any(" ? " in cpp.print_kernel(item).source for item in columns)
+    assert columns and not any(" ? " in cpp_target.print_kernel(item).source for item in columns)
 
 
 @pytest.mark.parametrize("columns", [33, 49])
@@ -194,7 +194,7 @@ def test_rows_that_have_each_a_gradient_of_its_own(monkeypatch, dtype, steps):
     inputs = [torch.rand(3, steps, 16, 4).to(dtype) for _ in "ab"]
     check_gradients(fn, *inputs, **few)
     rows = [g for g in made[-1].items if hasattr(g, "nests") and steps in g.space]
-    decided = [" ? " not in cpp.print_kernel(group).source for group in rows]
+    decided = [" ? " not in cpp_target.print_kernel(group).source for group in rows]
     assert rows and (all(decided) or steps == 40 or dtype == torch.float32)
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from dynfix.lowering import pipeline
 from dynfix.lowering.joint import compile_graph
-from dynfix.lowering.unit import ExternCall
+from dynfix.lowering.loops.kernel_graph import ExternCall
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import embedding
 

@@ -3,7 +3,7 @@
 import dynfix
 import pytest
 import torch
-from dynfix.lowering.graphs import equal_nodes, seeded_calls
+from dynfix.lowering.graph import common_subexpressions, seeded_calls
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule
 from torch.nn import functional as F
@@ -73,13 +73,13 @@ def test_results_of_a_call_with_a_generator_are_known():
 def test_attention_below_a_checkpoint_is_run_again(hides, monkeypatch, tmp_path):
     monkeypatch.setenv("DYNFIX_CACHE_DIR", str(tmp_path))  # no program of an earlier run
     parts = []
-    cut = equal_nodes.min_cut_rematerialization_partition
+    cut = common_subexpressions.min_cut_rematerialization_partition
 
     def noted(*args, **settings):
         parts.extend(made := cut(*args, **settings))
         return made
 
-    monkeypatch.setattr(equal_nodes, "min_cut_rematerialization_partition", noted)
+    monkeypatch.setattr(common_subexpressions, "min_cut_rematerialization_partition", noted)
     if not hides:  # as what else is tagged
         monkeypatch.setattr(seeded_calls, "hide", lambda joint: None)
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from dynfix.lowering.ir import Group
-from dynfix.lowering.targets import cpp
+from dynfix.lowering.loops.ir import Group
+from dynfix.lowering.targets.cpp.cpp_target import cpp_target
 from grids import grid
 from torch.nn import functional as F
 
@@ -148,7 +148,7 @@ def test_places_of_a_short_axis_take_what_is_theirs(monkeypatch):
 
     for shape in ((40, 4), (7, 5, 4), (33, 3, 4)):
         check_gradients(fn, torch.randn(shape), torch.randn(shape))
-    sources = [cpp.print_kernel(item).source for unit in made for item in unit.items]
+    sources = [cpp_target.print_kernel(item).source for unit in made for item in unit.items]
     assert not any("% 4u" in source for source in sources)
 
 

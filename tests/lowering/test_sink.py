@@ -3,8 +3,8 @@
 import pytest
 import torch
 from dynfix.lowering import pipeline
-from dynfix.lowering.ir import Nest
-from dynfix.lowering.stages.sink import is_copy, sink
+from dynfix.lowering.loops.ir import Nest
+from dynfix.lowering.loops.sink import is_copy, sink
 
 from .harness import check, check_gradients
 

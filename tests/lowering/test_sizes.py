@@ -4,9 +4,9 @@ import math
 import random
 
 import pytest
-from dynfix.lowering import poly, sizes
-from dynfix.lowering.ir import Buffer
-from dynfix.lowering.poly import (
+from dynfix.lowering.loops import polynomials, sizes
+from dynfix.lowering.loops.ir import Buffer
+from dynfix.lowering.loops.polynomials import (
     Var,
     at_least,
     common,
@@ -16,8 +16,8 @@ from dynfix.lowering.poly import (
     split,
     variable,
 )
-from dynfix.lowering.stages.storage import pack_slots
-from dynfix.lowering.symint import Symbols
+from dynfix.lowering.loops.storage import pack_slots
+from dynfix.lowering.loops.symint import GraphSymbols
 from torch import float32, uint8
 from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
@@ -57,7 +57,7 @@ def test_arithmetic_is_that_of_polynomials():
     [lambda: A < 3, lambda: bool(A), lambda: A // 2, lambda: range(A), lambda: max(A, 3)],
 )
 def test_no_answer_is_guessed(question):
-    with pytest.raises(poly.Unknown):
+    with pytest.raises(polynomials.UnknownSize):
         question()
 
 
@@ -161,28 +161,31 @@ def number(env, value):
 def test_variables_are_found_in_what_a_call_is_given():
     env = ShapeEnv()
     n, m = number(env, 5), number(env, 7)
-    direct = Symbols([("x", n * m), ("y", m), ("z", n * m)])
+    direct = GraphSymbols([("x", n * m), ("y", m), ("z", n * m)])
     assert [given.text for given in direct.variables] == ["y", "(x - 0) // n1"]
     assert (
-        poly.hint(direct.size(n)) == 5
+        polynomials.hint(direct.size(n)) == 5
         and direct.size(n * m + 1) == direct.size(n) * direct.size(m) + 1
     )
-    solved = Symbols([("x", n * 3 + 1)])
-    assert [given.text for given in solved.variables] == ["(x - 1) // 3"] and poly.hint(
+    solved = GraphSymbols([("x", n * 3 + 1)])
+    assert [given.text for given in solved.variables] == ["(x - 1) // 3"] and polynomials.hint(
         solved.size(n)
     ) == 5
-    assert solved.size((n * 4) // 2) == solved.size(n) * 2 and poly.hint(solved.size(n // 2)) == 2
+    assert (
+        solved.size((n * 4) // 2) == solved.size(n) * 2
+        and polynomials.hint(solved.size(n // 2)) == 2
+    )
 
 
 def test_what_cannot_be_taken_apart_is_a_variable_itself():
     env = ShapeEnv()
     n, m = number(env, 5), number(env, 7)
-    symbols = Symbols([("x", n * m), ("y", n * m), ("z", n * n + m * m)])
+    symbols = GraphSymbols([("x", n * m), ("y", n * m), ("z", n * n + m * m)])
     names = [given.var.name for given in symbols.variables]
     assert len(set(names)) == len(names) == 2 and [given.text for given in symbols.variables] == [
         "x",
         "z",
     ]
-    assert poly.hint(symbols.size(n * m)) == 35
-    with pytest.raises(poly.Unsupported):
+    assert polynomials.hint(symbols.size(n * m)) == 35
+    with pytest.raises(polynomials.Unsupported):
         symbols.size(n)

@@ -10,12 +10,11 @@ import sys
 import pytest
 import torch
 from dynfix.lowering import joint, stored_graphs
-from dynfix.lowering.graphs import graph_key
-from dynfix.runtime import cache
+from dynfix.lowering.graph import graph_key
+from dynfix.runtime.cache import disk_cache, entries, surroundings
+from dynfix.runtime.cache.named_functions import Unnamed
+from dynfix.runtime.cache.plain_data import Damaged, Decoder
 from dynfix.runtime.options import Options
-from dynfix.runtime.stored import entries, surroundings
-from dynfix.runtime.stored.named_functions import Unnamed
-from dynfix.runtime.stored.plain_data import Damaged, Decoder
 from torch import nn
 from torch.fx import symbolic_trace
 from torch.nn import functional as F
@@ -35,7 +34,7 @@ class Line:
 
     def __call__(self, fn, inputs, options=None):
         gm, options = symbolic_trace(fn), options or Options(verify_ir=True)
-        kept = stored_graphs.kept(gm, map(graph_key.example_text, inputs), options)
+        kept = stored_graphs.stored_graph(gm, map(graph_key.example_text, inputs), options)
         found = kept.load()
         if found is not None:
             return found
@@ -252,7 +251,7 @@ def test_an_operator_of_the_users_is_not_kept():
 
 
 def stored_file():
-    (found,) = cache.root().glob("??/*.program")
+    (found,) = disk_cache.root().glob("??/*.program")
     return found
 
 
@@ -266,7 +265,7 @@ def as_if_whole(change):
         data = json.loads(path.read_bytes())
         change(data)
         path.unlink()
-        cache.put(*name, json.dumps(data).encode())
+        disk_cache.put(*name, json.dumps(data).encode())
 
     return damage
 
@@ -316,7 +315,7 @@ def test_several_may_write_at_once():
 
 
 def test_what_was_not_used_for_long_makes_room(monkeypatch):
-    monkeypatch.setattr(entries, "MOST", 4_000)
+    monkeypatch.setattr(entries, "MAX_STORED_BYTES", 4_000)
     for number in range(8):
         entries.write(f"{number:064x}", {"text": "x" * 900})
         entries.read(f"{0:064x}")

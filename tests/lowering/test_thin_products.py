@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from dynfix.lowering.unit import ExternCall
+from dynfix.lowering.loops.kernel_graph import ExternCall
 
 from .harness import check, check_gradients, units
 

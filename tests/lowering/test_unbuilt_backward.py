@@ -11,7 +11,8 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering import joint
-from dynfix.runtime import cache, compilers, report
+from dynfix.runtime import compilers, diagnostics
+from dynfix.runtime.cache import disk_cache
 from dynfix.runtime.errors import BuildError
 from torch import nn
 
@@ -19,7 +20,7 @@ from torch import nn
 @pytest.fixture(autouse=True)
 def fresh(tmp_path, monkeypatch):
     monkeypatch.setenv("DYNFIX_CACHE_DIR", str(tmp_path / "cache"))
-    report.reset()
+    diagnostics.reset()
 
 
 def unbuilt(monkeypatch, error):
@@ -123,12 +124,12 @@ def test_a_fault_around_the_compiler(monkeypatch):
 
 
 def test_a_program_that_cannot_be_stored_serves(monkeypatch):
-    def put(key, suffix, data, real=cache.put):
+    def put(key, suffix, data, real=disk_cache.put):
         if suffix.endswith(".program"):
             raise MemoryError
         return real(key, suffix, data)
 
-    monkeypatch.setattr(cache, "put", put)
+    monkeypatch.setattr(disk_cache, "put", put)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         got = trained(dynfix.compile(model))

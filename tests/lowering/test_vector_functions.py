@@ -7,15 +7,15 @@ from pathlib import Path
 import dynfix
 import pytest
 import torch
-from dynfix.lowering.targets import cpp
-from dynfix.lowering.unit import ExternCall
+from dynfix.lowering.loops.kernel_graph import ExternCall
+from dynfix.lowering.targets.cpp.cpp_target import cpp_target
 from dynfix.runtime import build
 from grids import grid
 
 from .harness import check, compiled, units
 
 F = torch.nn.functional
-TEMPLATES = Path(cpp.__file__).parent.parent / "templates"
+TEMPLATES = Path(cpp_target.__file__).parent.parent / "templates"
 INF, NAN = math.inf, math.nan
 RARE = [
     0.0,

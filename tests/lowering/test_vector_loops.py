@@ -6,8 +6,8 @@ import subprocess
 import dynfix
 import pytest
 import torch
-from dynfix.lowering.ir import Group
-from dynfix.lowering.targets import cpp, cpp_build
+from dynfix.lowering.loops.ir import Group
+from dynfix.lowering.targets.cpp.cpp_target import cpp_build, cpp_target
 from dynfix.runtime import build
 
 from .harness import check, check_gradients, units
@@ -30,7 +30,14 @@ def left_scalar(monkeypatch, tmp_path):
 
     def loops():
         probed = build.probe_flags()
-        command = [*compiler.command, "-std=c++17", "-shared", "-fPIC", *probed.flags, *cpp.FLAGS]
+        command = [
+            *compiler.command,
+            "-std=c++17",
+            "-shared",
+            "-fPIC",
+            *probed.flags,
+            *cpp_target.FLAGS,
+        ]
         return [loop for source in sources for loop in scalar_loops(source, command, tmp_path)]
 
     return loops
@@ -88,7 +95,7 @@ def test_sums_across_rows_read_neighbours(monkeypatch, fn, args):
     check(fn, *args, rtol=1e-4, atol=1e-5)
     groups = [item for item in made[0].items if isinstance(item, Group)]
     folds = [group for group in groups if any(nest.is_reduction for nest in group.nests)]
-    assert folds and all(map(cpp.prefers_tile, folds))
+    assert folds and all(map(cpp_target.prefers_tile, folds))
 
 
 def test_a_few_elements_of_long_rows(left_scalar):
@@ -112,7 +119,7 @@ def test_scatters_of_one_thread_know_their_length(monkeypatch):
 
     check(fn, torch.randn(4096, 32), torch.randint(64, (4096,)))
     (group,) = [i for i in made[0].items if isinstance(i, Group) and i.nests[0].scatters]
-    assert "i1 < 32" in cpp.print_kernel(group).source
+    assert "i1 < 32" in cpp_target.print_kernel(group).source
 
 
 def test_numbers_kept_within_limits(left_scalar):
@@ -137,7 +144,7 @@ def test_sums_over_a_merged_space_divide_nothing(monkeypatch):
     check(fn, torch.randn(50, 48), torch.randn(48, 64))
     (group,) = [item for item in made[0].items if isinstance(item, Group)]
     assert group.space == (3200,)
-    source = cpp.print_kernel(group).source
+    source = cpp_target.print_kernel(group).source
     assert "/ 64u" not in source and "% 64u" not in source
 
 
@@ -154,7 +161,7 @@ def test_what_is_made_of_short_rows_is_made_of_many_at_once(left_scalar, monkeyp
     assert left_scalar() == []
     check(lambda x, y: (x[:, None] * y).amax(-1).sigmoid(), x, y)
     check(lambda x, y: (x[:, None] * y).argmax(-1).float().exp(), x, y)
-    kernels = [cpp.print_kernel(i).source for unit in made for i in unit.items]
+    kernels = [cpp_target.print_kernel(i).source for unit in made for i in unit.items]
     assert all("[t] = r1_one" in source for source in kernels)
 
 
@@ -176,8 +183,8 @@ def test_folds_across_rows_are_apart_from_loops_along_them(monkeypatch, size):
     check(lambda x: torch.nn.functional.instance_norm(x), x, rtol=1e-4, atol=1e-5)
     groups = [item for item in made[0].items if isinstance(item, Group)]
     folds = [group for group in groups if any(nest.is_reduction for nest in group.nests)]
-    assert folds and all(map(cpp.prefers_tile, folds))
-    assert any("op_transpose" in cpp.print_kernel(group).source for group in groups)
+    assert folds and all(map(cpp_target.prefers_tile, folds))
+    assert any("op_transpose" in cpp_target.print_kernel(group).source for group in groups)
 
 
 @pytest.mark.parametrize("columns", [9, 15, 17, 49, 60, 111])
@@ -193,7 +200,7 @@ def test_few_elements_are_left_under_a_mask(left_scalar, monkeypatch, columns):
     x = torch.randn(rows, columns + 3)[:, :columns]
     x[1, 2], x[2, columns - 1] = torch.nan, torch.inf
     check(fn, x, torch.randn(columns), torch.randint(columns, (rows,)))
-    sources = [cpp.print_kernel(item).source for unit in made for item in unit.items]
+    sources = [cpp_target.print_kernel(item).source for unit in made for item in unit.items]
     assert any(f"WHOLE_VECTORS({columns}); ++" in source for source in sources)
     assert left_scalar() == []
 
@@ -211,7 +218,7 @@ def test_nothing_is_read_beside_a_masked_row(left_scalar, monkeypatch, columns):
     x, w = torch.randn(30, columns), torch.randn(columns + 4)
     x[3, 4], x[4], x[5, 7] = torch.nan, -0.0, 1e-42
     check(fn, x, w, rtol=1e-5, atol=1e-6)
-    text = "".join(cpp.print_kernel(item).source for unit in made[:1] for item in unit.items)
+    text = "".join(cpp_target.print_kernel(item).source for unit in made[:1] for item in unit.items)
     turns = columns + 4
     assert (f"i1 < {turns} & " in text and f"i1 < {turns} ? " in text) or turns % 16 == 0
     assert left_scalar() == []
@@ -263,6 +270,6 @@ def test_elements_far_apart_in_a_loop_inside_of_rows(monkeypatch):
         )
 
     check(fn, torch.randn(2, 12, 32, 32))
-    sources = [cpp.print_kernel(item).source for item in made[0].items]
+    sources = [cpp_target.print_kernel(item).source for item in made[0].items]
     assert any("* step0" in source for source in sources)
     assert not any("i3 * 1024" in source for source in sources[1:])

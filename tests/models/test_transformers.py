@@ -9,8 +9,8 @@ import pytest
 import torch
 from counting_graphs import Counting, outside
 from dynfix.lowering.joint import compile_graph
+from dynfix.runtime.diagnostics import DynfixWarning
 from dynfix.runtime.options import Options
-from dynfix.runtime.report import DynfixWarning
 
 pytest.importorskip("transformers")
 

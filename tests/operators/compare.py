@@ -7,7 +7,7 @@ import warnings
 
 import dynfix
 import torch
-from dynfix.runtime import report
+from dynfix.runtime import diagnostics
 from torch.utils._pytree import tree_flatten, tree_map
 
 CALLS = 3
@@ -74,7 +74,7 @@ def _gradients(result, args, seed):
 
 def compare(function, args, gradients, dynamic=None):
     """`function(*args)` compiled against itself, `CALLS` times with fresh arguments."""
-    report.reset()
+    diagnostics.reset()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         compiled = dynfix.compile(function, dynamic=dynamic, options=OPTIONS)

@@ -13,7 +13,7 @@ import warnings
 
 import dynfix
 import torch
-from dynfix.runtime import report
+from dynfix.runtime import diagnostics
 from torch.utils._pytree import tree_map
 
 from . import op_tables  # noqa: F401  (torch's tables need its stand-in for a missing package)
@@ -57,7 +57,7 @@ class _Called:
 
 def compare(module, inputs, gradients, dynamic=None):
     """(what differs, why nothing was compiled) over `CALLS` calls with fresh inputs."""
-    report.reset()
+    diagnostics.reset()
     module = copy.deepcopy(module)
     theirs, exact = _Called(copy.deepcopy(module), inputs), None
     with warnings.catch_warnings(record=True) as caught:

@@ -11,7 +11,7 @@ import warnings
 
 import dynfix
 import torch
-from dynfix.runtime import report
+from dynfix.runtime import diagnostics
 
 from . import op_tables  # noqa: F401  (torch's tables need its stand-in for a missing package)
 
@@ -81,7 +81,7 @@ class _Trained:
 
 def check(info, kwargs):
     """(what differs, calls that a program served) of one optimizer."""
-    report.reset()
+    diagnostics.reset()
     ours, theirs = _Trained(info, kwargs), _Trained(info, kwargs)
     arguments = [] if ours.closure is None else [ours.closure]
     step = dynfix.compile(ours.optimizer.step)

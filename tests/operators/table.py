@@ -10,11 +10,12 @@ import functools
 from pathlib import Path
 
 import torch
-from dynfix.lowering import lower, pipeline
+from dynfix.lowering import pipeline
 from dynfix.lowering.decompositions.decompose import decompositions
 from dynfix.lowering.joint import compile_graph
-from dynfix.lowering.registry import LOWERINGS
-from dynfix.lowering.unit import ExternCall, Ref, leaves
+from dynfix.lowering.loops.kernel_graph import ExternCall, Ref, leaves
+from dynfix.lowering.lowerings import lower
+from dynfix.lowering.lowerings.registry import LOWERINGS
 from dynfix.runtime.options import Options
 from torch.fx.experimental.proxy_tensor import make_fx
 

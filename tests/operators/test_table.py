@@ -1,8 +1,9 @@
 """docs/operators.md is what the tables say, and the targets' tables agree."""
 
 import torch
-from dynfix.lowering.ops import OPS
-from dynfix.lowering.targets import cpp_ops, triton_ops
+from dynfix.lowering.loops.ops import OPS
+from dynfix.lowering.targets.cpp.cpp_target import cpp_ops
+from dynfix.lowering.targets.triton.triton_target import triton_ops
 
 from . import table
 

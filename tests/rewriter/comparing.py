@@ -10,7 +10,7 @@ import sys
 import types
 from pathlib import Path
 
-from dynfix.rewriter import emit
+from dynfix.rewriter.instrument import emit
 from plain_forms import Forms
 
 FEATURES = Path(__file__).parent / "features"

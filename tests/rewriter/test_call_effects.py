@@ -3,22 +3,22 @@
 import ast
 
 import pytest
-from dynfix.rewriter.patterns import call_effects as effects
+from dynfix.rewriter.analysis import call_effects as effects
 
-NONE, ANYTHING = effects.ONLY_COMPUTES, effects.Effect.ANYTHING
+NONE, ANYTHING = effects.ONLY_COMPUTES, effects.CallEffect.ANYTHING
 CALLS = {
     "torch.add(x, 1)": NONE,
     "math.sqrt(2)": NONE,
     "numpy.zeros(3)": NONE,
     "torch.cuda.is_available()": NONE,
-    "torch.add(x, 1, out=y)": effects.Effect.WRITES,
-    "torch.nn.init.zeros_(x)": effects.Effect.WRITES,
-    "torch.rand(3)": effects.Effect.DRAWS,
-    "numpy.random.rand(3)": effects.Effect.DRAWS | effects.Effect.STATE,
-    "torch.manual_seed(0)": effects.Effect.STATE,
-    "torch.set_num_threads(1)": effects.Effect.STATE,
-    "torch.cuda.synchronize()": effects.Effect.STATE,
-    "torch.utils.checkpoint.checkpoint(f, x)": effects.Effect.STATE,
+    "torch.add(x, 1, out=y)": effects.CallEffect.WRITES,
+    "torch.nn.init.zeros_(x)": effects.CallEffect.WRITES,
+    "torch.rand(3)": effects.CallEffect.DRAWS,
+    "numpy.random.rand(3)": effects.CallEffect.DRAWS | effects.CallEffect.STATE,
+    "torch.manual_seed(0)": effects.CallEffect.STATE,
+    "torch.set_num_threads(1)": effects.CallEffect.STATE,
+    "torch.cuda.synchronize()": effects.CallEffect.STATE,
+    "torch.utils.checkpoint.checkpoint(f, x)": effects.CallEffect.STATE,
     "torch.cond(p, f, g)": ANYTHING,
     "unknown.function(x)": ANYTHING,
 }

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from comparing import load
-from dynfix.rewriter import emit, rewrite_cache
-from dynfix.runtime import cache
+from dynfix.rewriter.instrument import emit, rewrite_cache
+from dynfix.runtime.cache import disk_cache
 from plain_forms import Forms
 
 HERE = Path(__file__).parent
@@ -51,7 +51,7 @@ def entry(tmp_path, monkeypatch):
     emit.rewrite(fn, Forms)
     key = rewrite_cache.key(fn.__code__)
     assert rewrite_cache.load(key) is not None
-    return key, cache.path_for(key, cache.CODE)
+    return key, disk_cache.path_for(key, disk_cache.CODE)
 
 
 def test_folder_and_files_are_private(entry):
@@ -66,7 +66,7 @@ def test_damage_is_rebuilt(entry, damage):
     if damage == "flip":
         data[-1] ^= 1
     if damage == "not code":
-        cache.replace(key, cache.CODE, marshal.dumps({"a": 1}))
+        disk_cache.replace(key, disk_cache.CODE, marshal.dumps({"a": 1}))
     else:
         path.write_bytes(data if damage == "flip" else data[:-20] if damage == "cut" else damage)
     assert rewrite_cache.load(key) is None

@@ -4,7 +4,7 @@ import linecache
 import textwrap
 
 import pytest
-from dynfix.rewriter import emit
+from dynfix.rewriter.instrument import emit
 from plain_forms import Forms
 
 

@@ -6,7 +6,7 @@ import types
 
 import pytest
 import torch
-from dynfix.rewriter import emit
+from dynfix.rewriter.instrument import emit
 from plain_forms import Forms
 
 MODELS = ["bert", "llama", "gpt2", "t5", "vit"]

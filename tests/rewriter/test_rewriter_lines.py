@@ -10,7 +10,7 @@ import types
 
 import pytest
 from comparing import feature_names, load, observe, path_of, rewrite_all
-from dynfix.rewriter import emit
+from dynfix.rewriter.instrument import emit
 from plain_forms import Forms
 
 FILES = ["expressions", "statements", "exceptions", "functions"]

@@ -2,7 +2,7 @@
 
 import pytest
 from comparing import feature_names, load, observe, path_of, rewrite_all
-from dynfix.rewriter.forms.operators import Forms
+from dynfix.rewriter.tracing_ops.operators import Forms
 
 
 @pytest.mark.parametrize("file", ["expressions", "statements", "exceptions", "functions"])

@@ -10,7 +10,8 @@ import os
 import types
 
 import pytest
-from dynfix.rewriter import emit, live_source
+from dynfix.rewriter.instrument import emit
+from dynfix.rewriter.source import live_source
 from plain_forms import Forms
 
 

@@ -3,7 +3,7 @@
 import ast
 
 import pytest
-from dynfix.rewriter.patterns import tree_walk
+from dynfix.rewriter.analysis import tree_walk
 
 TEXT = '''
 @deco

@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from dynfix.rewriter.outline.tree_walks import SCOPES, all_nodes, children, own_nodes
+from dynfix.rewriter.graph_breaks.tree_walks import SCOPES, all_nodes, children, own_nodes
 
 LEFT_OUT = ast.expr_context | ast.operator | ast.unaryop | ast.boolop | ast.cmpop
 FILES = sorted(Path(__file__).parent.glob("test_*.py"))[:12]

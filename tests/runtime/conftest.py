@@ -3,8 +3,8 @@
 import functools
 
 import pytest
-from dynfix.runtime import guard_native
-from dynfix.runtime.guard import GuardSet
+from dynfix.runtime.guards import guard_native
+from dynfix.runtime.guards.guard import GuardSet
 
 
 class Matcher:

@@ -3,7 +3,7 @@ import threading
 import dynfix
 import pytest
 import torch
-from dynfix.runtime import arena
+from dynfix.runtime.programs import arena
 
 F = torch.nn.functional
 
@@ -30,12 +30,12 @@ def test_two_owners_never_share():
 
 
 def test_what_is_kept_is_bounded(monkeypatch):
-    for block in [arena.Block(8) for _ in range(arena.MOST + 3)]:
+    for block in [arena.ArenaBlock(8) for _ in range(arena.MAX_KEPT_BLOCKS + 3)]:
         arena.give_back(block)
-    assert len(arena._free) == arena.MOST
+    assert len(arena._free) == arena.MAX_KEPT_BLOCKS
     monkeypatch.setattr(arena, "_free", [])
     monkeypatch.setattr(arena, "LARGEST", 16)
-    arena.give_back(arena.Block(17))
+    arena.give_back(arena.ArenaBlock(17))
     assert not arena._free
 
 
@@ -46,7 +46,7 @@ def test_tensors_are_made_once_a_block_and_plain():
             arena.ArenaView(0, (4,), (1,), torch.float64),
         )
     )
-    block = arena.Block(200)
+    block = arena.ArenaBlock(200)
     with torch.inference_mode():
         made = block.tensors(views)
     assert block.tensors(views)[0] is made[0]
@@ -109,7 +109,7 @@ def test_threads_have_blocks_of_their_own():
     for thread in threads:
         thread.join()
     assert not wrong
-    assert len(arena._free) <= arena.MOST
+    assert len(arena._free) <= arena.MAX_KEPT_BLOCKS
 
 
 def test_a_call_that_raises_leaves_the_next_one_alone():

@@ -9,7 +9,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from dynfix.runtime import build, cache, compilers
+from dynfix.runtime import build, compilers
+from dynfix.runtime.cache import disk_cache
 from dynfix.runtime.errors import BuildError
 
 if build.find_compiler() is None:
@@ -221,4 +222,4 @@ def test_extension_roundtrip(tmp_path, monkeypatch):
 def test_the_source_is_kept_beside_the_library(folder):
     path = build.build_shared(answer(9), name="k")
     assert path.with_suffix(".cpp").read_text() == answer(9)
-    assert cache.get(path.name.split(".")[0], ".k.cpp") is not None
+    assert disk_cache.get(path.name.split(".")[0], ".k.cpp") is not None

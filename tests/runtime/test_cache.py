@@ -7,8 +7,8 @@ import sys
 import time
 
 import pytest
-from dynfix.runtime import cache
-from dynfix.runtime.report import DynfixWarning
+from dynfix.runtime.cache import disk_cache
+from dynfix.runtime.diagnostics import DynfixWarning
 
 
 @pytest.fixture
@@ -18,68 +18,68 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_put_and_get(folder):
-    key = cache.key("source", b"flags")
-    assert cache.get(key, ".so") is None
-    path = cache.put(key, ".so", b"content")
-    assert path == cache.get(key, ".so") == cache.path_for(key, ".so")
-    assert path.read_bytes() == cache.read(key, ".so") == b"content"
-    assert cache.get(key, ".cpp") is None and cache.read(key, ".cpp") is None
+    key = disk_cache.key("source", b"flags")
+    assert disk_cache.get(key, ".so") is None
+    path = disk_cache.put(key, ".so", b"content")
+    assert path == disk_cache.get(key, ".so") == disk_cache.path_for(key, ".so")
+    assert path.read_bytes() == disk_cache.read(key, ".so") == b"content"
+    assert disk_cache.get(key, ".cpp") is None and disk_cache.read(key, ".cpp") is None
     assert path.is_relative_to(folder)
 
 
 def test_keys_tell_parts_apart():
     keys = [
-        cache.key(*p)
+        disk_cache.key(*p)
         for p in (("ab", "c"), ("a", "bc"), ("abc",), ("abc", ""), (b"abc",), ("c", "ab"), ())
     ]
     assert len(set(keys)) == len(keys)
-    assert cache.key("ab", "c") == keys[0]
+    assert disk_cache.key("ab", "c") == keys[0]
 
 
 def test_only_the_owner_may_read(folder):
-    path = cache.put(cache.key("x"), ".so", b"x")
+    path = disk_cache.put(disk_cache.key("x"), ".so", b"x")
     for place, mode in ((folder, 0o700), (path.parent, 0o700), (path, 0o600)):
         assert stat.S_IMODE(place.stat().st_mode) == mode
 
 
 @pytest.mark.parametrize("damage", [b"", b"conten", b"Content", b"content and more"])
 def test_a_damaged_file_is_removed_and_can_be_put_again(folder, damage):
-    key = cache.key("x")
-    path = cache.put(key, ".so", b"content")
+    key = disk_cache.key("x")
+    path = disk_cache.put(key, ".so", b"content")
     path.write_bytes(damage)
-    assert cache.get(key, ".so") is None
+    assert disk_cache.get(key, ".so") is None
     assert not path.exists()
-    assert cache.put(key, ".so", b"content").read_bytes() == b"content"
+    assert disk_cache.put(key, ".so", b"content").read_bytes() == b"content"
 
 
 def test_a_file_without_its_hash_is_not_believed(folder):
-    key = cache.key("x")
-    path = cache.put(key, ".so", b"content")
+    key = disk_cache.key("x")
+    path = disk_cache.put(key, ".so", b"content")
     path.with_name(path.name + ".sha256").unlink()
-    assert cache.get(key, ".so") is None
-    cache.put(key, ".so", b"content")
+    assert disk_cache.get(key, ".so") is None
+    disk_cache.put(key, ".so", b"content")
     path.with_name(path.name + ".sha256").write_text("0" * 64)
-    assert cache.get(key, ".so") is None
+    assert disk_cache.get(key, ".so") is None
 
 
 def test_an_undamaged_file_stays(folder):
-    key = cache.key("x")
-    path = cache.put(key, ".so", b"first")
+    key = disk_cache.key("x")
+    path = disk_cache.put(key, ".so", b"first")
     before = path.stat().st_ino
-    assert cache.put(key, ".so", b"second").read_bytes() == b"first"
+    assert disk_cache.put(key, ".so", b"second").read_bytes() == b"first"
     assert path.stat().st_ino == before
 
 
 def test_a_failed_write_leaves_nothing(folder, monkeypatch):
-    key = cache.key("x")
-    cache.root()
+    key = disk_cache.key("x")
+    disk_cache.root()
 
     def fail(*args):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="No space"):
-        cache.put(key, ".so", b"content")
+        disk_cache.put(key, ".so", b"content")
     monkeypatch.undo()
     monkeypatch.setenv("DYNFIX_CACHE_DIR", str(folder))
     assert {p.name for p in folder.rglob("*") if p.is_file()} == {".dynfix-cache"}
@@ -89,44 +89,44 @@ def test_a_folder_that_others_can_write_is_not_used(folder):
     folder.mkdir(mode=0o700)
     folder.chmod(0o777)
     with pytest.warns(DynfixWarning, match="can be written by others"):
-        root = cache.root()
+        root = disk_cache.root()
     assert root != folder and stat.S_IMODE(root.stat().st_mode) == 0o700
-    assert cache.put(cache.key("x"), ".so", b"x").is_relative_to(root)
+    assert disk_cache.put(disk_cache.key("x"), ".so", b"x").is_relative_to(root)
 
 
 def test_a_folder_of_another_user_is_not_used(folder, monkeypatch):
     folder.mkdir(mode=0o700)
     monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
     with pytest.warns(DynfixWarning, match="belongs to user"):
-        assert cache.root() != folder
+        assert disk_cache.root() != folder
 
 
 def test_a_folder_that_cannot_be_made_is_replaced(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DYNFIX_CACHE_DIR", str(tmp_path / "file" / "kernels"))
     with pytest.warns(DynfixWarning, match="cannot be made"):
-        assert cache.root().is_dir()
+        assert disk_cache.root().is_dir()
 
 
 def test_where_the_cache_lies(tmp_path, monkeypatch):
     monkeypatch.delenv("DYNFIX_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert cache.root() == tmp_path / "xdg" / "dynfix"
+    assert disk_cache.root() == tmp_path / "xdg" / "dynfix"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert cache.root() == tmp_path / "home" / ".cache" / "dynfix"
+    assert disk_cache.root() == tmp_path / "home" / ".cache" / "dynfix"
 
 
 def test_a_folder_that_was_deleted_is_made_again(folder):
-    cache.put(cache.key("x"), ".so", b"x")
+    disk_cache.put(disk_cache.key("x"), ".so", b"x")
     subprocess.run(["rm", "-rf", str(folder)], check=True)
-    assert cache.get(cache.key("x"), ".so") is None
-    assert cache.put(cache.key("x"), ".so", b"x").exists()
+    assert disk_cache.get(disk_cache.key("x"), ".so") is None
+    assert disk_cache.put(disk_cache.key("x"), ".so", b"x").exists()
 
 
 KILLED = """
 import os
-from dynfix.runtime import cache
+from dynfix.runtime.cache import disk_cache as cache
 with cache.workspace() as work, cache.made_in(work, "made.so") as made:
     work.create(made, b"half a library")
     os._exit(0)
@@ -139,23 +139,31 @@ def test_what_killed_processes_left_is_swept_after_a_day(folder):
         newest = max((folder / "work").iterdir(), key=os.path.getmtime)
         os.utime(newest, (time.time() - age,) * 2)
     (newest / "notes.txt").write_text("mine")
-    subprocess.run([sys.executable, "-c", "from dynfix.runtime import cache; cache.root()"])
+    subprocess.run(
+        [sys.executable, "-c", "from dynfix.runtime.cache import disk_cache as cache; cache.root()"]
+    )
     assert list((folder / "work").iterdir()) == [newest]
     os.utime(newest, (time.time() - 100_000,) * 2)
-    subprocess.run([sys.executable, "-c", "from dynfix.runtime import cache; cache.root()"])
+    subprocess.run(
+        [sys.executable, "-c", "from dynfix.runtime.cache import disk_cache as cache; cache.root()"]
+    )
     assert {path.name for path in newest.iterdir()} == {".dynfix-cache", "notes.txt"}
 
 
 def test_a_process_that_ends_leaves_no_working_folder(folder):
     subprocess.run(
-        [sys.executable, "-c", "from dynfix.runtime import cache; cache.put('ab' * 32, '.x', b'x')"]
+        [
+            sys.executable,
+            "-c",
+            "from dynfix.runtime.cache import disk_cache as cache; cache.put('ab' * 32, '.x', b'x')",
+        ]
     )
     assert not list((folder / "work").iterdir()) and list((folder / "ab").iterdir())
 
 
 WRITER = """
 import sys
-from dynfix.runtime import cache
+from dynfix.runtime.cache import disk_cache as cache
 for i in range(150):
     key = cache.key(str(i))
     found = cache.read(key, ".bin")

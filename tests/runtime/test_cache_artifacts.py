@@ -5,15 +5,15 @@ import zipfile
 
 import pytest
 from dynfix import DynfixError, load_cache_artifacts, save_cache_artifacts
-from dynfix.runtime import cache
+from dynfix.runtime.cache import disk_cache
 
-KEY = cache.key("a kernel")
+KEY = disk_cache.key("a kernel")
 
 
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
     """`use(name)` switches to the cache folder of that name."""
-    monkeypatch.setattr(cache, "used", {})
+    monkeypatch.setattr(disk_cache, "used", {})
 
     def use(name):
         monkeypatch.setenv("DYNFIX_CACHE_DIR", str(tmp_path / name))
@@ -24,19 +24,19 @@ def folders(tmp_path, monkeypatch):
 
 def test_saved_here_is_found_there(folders):
     assert save_cache_artifacts() is None
-    cache.put(KEY, ".name.so", b"machine code")
+    disk_cache.put(KEY, ".name.so", b"machine code")
     data, info = save_cache_artifacts()
     assert info.artifacts == (f"{KEY}.name.so",) and not info.empty()
     folders("two")
-    assert cache.get(KEY, ".name.so") is None
+    assert disk_cache.get(KEY, ".name.so") is None
     assert load_cache_artifacts(data) == info
-    assert cache.read(KEY, ".name.so") == b"machine code"
+    assert disk_cache.read(KEY, ".name.so") == b"machine code"
 
 
 def test_what_was_only_found_is_saved_as_well(folders):
-    cache.put(KEY, ".json", b"{}")
-    cache.used.clear()
-    cache.read(KEY, ".json")
+    disk_cache.put(KEY, ".json", b"{}")
+    disk_cache.used.clear()
+    disk_cache.read(KEY, ".json")
     assert save_cache_artifacts()[1].artifacts == (f"{KEY}.json",)
 
 
@@ -61,4 +61,4 @@ def archive(**files):
 def test_what_is_damaged_is_refused_whole(folders, data):
     with pytest.raises(DynfixError, match="no cache artifacts"):
         load_cache_artifacts(data)
-    assert cache.get(KEY, ".so") is None
+    assert disk_cache.get(KEY, ".so") is None

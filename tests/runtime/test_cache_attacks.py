@@ -16,8 +16,9 @@ from pathlib import Path
 import dynfix
 import pytest
 import torch
-from dynfix.runtime import build, cache, compilers, guard_native, report, torch_headers
-from dynfix.runtime.stored import entries
+from dynfix.runtime import build, compilers, diagnostics, torch_headers
+from dynfix.runtime.cache import disk_cache, entries
+from dynfix.runtime.guards import guard_native
 
 if build.find_compiler() is None or not hasattr(os, "geteuid"):
     pytest.skip("no C++ compiler, or no owners of files here", allow_module_level=True)
@@ -394,14 +395,14 @@ def library_swapped_as_it_is_loaded(place):
 
 @attack
 def library_swapped_when_it_was_found(place):
-    def get(*args, real=cache.get):
+    def get(*args, real=disk_cache.get):
         found = real(*args)
         if found is not None and found.suffix == ".so":
             place.poison()
             found.chmod(0o666)
         return found
 
-    place.patch.setattr(cache, "get", get)
+    place.patch.setattr(disk_cache, "get", get)
 
 
 @attack
@@ -545,7 +546,7 @@ def working_folders_are_a_link(place):
 
 @attack
 def programs_of_the_user_where_room_is_made(place):
-    place.patch.setattr(entries, "MOST", 1 << 16)
+    place.patch.setattr(entries, "MAX_STORED_BYTES", 1 << 16)
     for name in ("ab/mine.program", f"ab/{'0' * 64}.x.program", "xy/big.program"):
         if name[3] != "0":
             place.plant(place.root / name, "x" * 100_000)
@@ -569,7 +570,7 @@ def test_nothing_foreign_is_loaded_deleted_or_overwritten(name, built, tmp_path,
     ATTACKS[name](place)
     before = place.snapshot()
     monkeypatch.setenv("DYNFIX_CACHE_DIR", str(place.root))
-    report.reset()
+    diagnostics.reset()
     compiled = dynfix.compile(model)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

@@ -9,15 +9,16 @@ import warnings
 
 import dynfix
 import pytest
-from dynfix.runtime import build, cache, compilers, options, report
-from dynfix.runtime.errors import BuildError, OptionError, Stopped
-from dynfix.runtime.pacing import Account, Worker
+from dynfix.runtime import build, compilers, diagnostics, options
+from dynfix.runtime.background_budget import Account, Worker
+from dynfix.runtime.cache import disk_cache
+from dynfix.runtime.errors import BuildError, OptionError, WorkerStopped
 
 
 @pytest.fixture
 def compiler(tmp_path, monkeypatch):
     """Makes a compiler of a line of shell."""
-    report.reset()
+    diagnostics.reset()
     monkeypatch.setenv("DYNFIX_CACHE_DIR", str(tmp_path / "cache"))
     probed = build.Probed((), False, frozenset(), ())
     monkeypatch.setattr(build, "probe_flags", lambda: probed)
@@ -94,7 +95,7 @@ def test_what_is_said_of_one_that_fails(compiler, line, says):
     with pytest.raises(BuildError) as raised:
         build.build_shared("", name="k")
     assert says in str(raised.value)
-    assert not list(cache.root().glob("work/*/*made*"))
+    assert not list(disk_cache.root().glob("work/*/*made*"))
 
 
 def test_one_that_is_ended_with_the_process_is_no_failure(compiler):
@@ -112,7 +113,7 @@ def test_one_that_is_ended_with_the_process_is_no_failure(compiler):
     while not compilers._running:
         time.sleep(0.01)
     worker.stop()
-    assert [type(error) for error in seen] == [Stopped]
+    assert [type(error) for error in seen] == [WorkerStopped]
 
 
 def test_what_a_program_waits_for_ends_with_it(compiler, monkeypatch):

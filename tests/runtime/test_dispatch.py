@@ -4,8 +4,8 @@ import threading
 
 import pytest
 import torch
-from dynfix.runtime.dispatch import MISS, PATIENCE, Dispatcher
-from dynfix.runtime.guard import Arg, Equals, Guard, GuardSet
+from dynfix.runtime.guards.guard import Arg, Equals, Guard, GuardSet
+from dynfix.runtime.programs.dispatch import MISS, PATIENCE, Dispatcher
 
 
 class Entry:

@@ -5,8 +5,8 @@ import types
 
 import pytest
 import torch
-from dynfix.runtime import cache
-from dynfix.runtime.gpu import kept_binaries, native_launch
+from dynfix.runtime.cache import disk_cache
+from dynfix.runtime.gpu import binary_store, native_launch
 
 GPU = types.SimpleNamespace(name="A GPU", major=9, minor=0)
 DEVICE = torch.device("cuda", 0)
@@ -36,8 +36,8 @@ def driver(monkeypatch, tmp_path):
     monkeypatch.setenv("DYNFIX_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: GPU)
     made = Driver()
-    monkeypatch.setattr(kept_binaries, "_driver", lambda: made)
-    kept_binaries._context.cache_clear()
+    monkeypatch.setattr(binary_store, "_driver", lambda: made)
+    binary_store._context.cache_clear()
     return made
 
 
@@ -52,15 +52,15 @@ def binary(**changes):
 
 
 def found(key):
-    return kept_binaries.find(
+    return binary_store.find(
         key, DEVICE, lambda: types.SimpleNamespace(run="run", packed_metadata=7)
     )
 
 
 def test_a_kept_binary_is_loaded(driver):
-    key = kept_binaries.key_of(DEVICE, "text")
+    key = binary_store.key_of(DEVICE, "text")
     assert found(key) is None
-    kept_binaries.keep(key, binary())
+    binary_store.keep(key, binary())
     loaded = found(key)
     assert loaded.function == 0x1234
     assert driver.called[-2][1][1] == b"code" and driver.called[-1][1][2] == b"kernel"
@@ -70,7 +70,7 @@ def test_a_kept_binary_is_loaded(driver):
 
 
 def test_much_shared_memory_is_asked_for(driver):
-    kept_binaries.keep("0" * 64, binary(shared=60000))
+    binary_store.keep("0" * 64, binary(shared=60000))
     found("0" * 64)
     name, (_, attribute, value) = driver.called[-1]
     assert (name, attribute, value) == ("cuFuncSetAttribute", 8, 60000)
@@ -80,33 +80,33 @@ def test_much_shared_memory_is_asked_for(driver):
     "name", ["cuModuleLoadData", "cuModuleGetFunction", "cuDevicePrimaryCtxRetain"]
 )
 def test_what_the_driver_refuses_is_built(driver, name):
-    kept_binaries.keep("0" * 64, binary())
+    binary_store.keep("0" * 64, binary())
     driver.answers[name] = 209
     assert found("0" * 64) is None
 
 
 def test_what_is_not_understood_is_not_kept(driver):
-    kept_binaries.keep("0" * 64, binary(target=types.SimpleNamespace(backend="hip", arch="gfx942")))
+    binary_store.keep("0" * 64, binary(target=types.SimpleNamespace(backend="hip", arch="gfx942")))
     strange = binary()
     del strange.metadata.launch_pdl
-    kept_binaries.keep("1" * 64, strange)
+    binary_store.keep("1" * 64, strange)
     assert found("0" * 64) is None and found("1" * 64) is None
 
 
 def test_a_damaged_binary_is_built(driver):
-    kept_binaries.keep("0" * 64, binary())
-    path = cache.path_for("0" * 64, ".cubin")
+    binary_store.keep("0" * 64, binary())
+    path = disk_cache.path_for("0" * 64, ".cubin")
     path.write_bytes(b"other")
     assert found("0" * 64) is None
 
 
 def test_keys_tell_devices_versions_and_kernels_apart(driver, monkeypatch):
-    keys = {kept_binaries.key_of(DEVICE, "text", 4), kept_binaries.key_of(DEVICE, "text", 8)}
-    monkeypatch.setattr(kept_binaries, "triton_version", lambda: "9.9")
-    keys.add(kept_binaries.key_of(DEVICE, "text", 4))
+    keys = {binary_store.key_of(DEVICE, "text", 4), binary_store.key_of(DEVICE, "text", 8)}
+    monkeypatch.setattr(binary_store, "triton_version", lambda: "9.9")
+    keys.add(binary_store.key_of(DEVICE, "text", 4))
     other = types.SimpleNamespace(name="Another", major=9, minor=0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: other)
-    keys.add(kept_binaries.key_of(DEVICE, "text", 4))
+    keys.add(binary_store.key_of(DEVICE, "text", 4))
     assert len(keys) == 4
 
 
@@ -121,7 +121,7 @@ def test_a_binary_of_this_process_is_loaded_without_triton(driver):
             return "run"
 
     made = Built(**vars(binary()), packed_metadata=7)
-    loaded = kept_binaries.load(made, DEVICE)
+    loaded = binary_store.load(made, DEVICE)
     assert loaded.function == 0x1234 and loaded.metadata.shared == 1024 and not asked
     assert (loaded.run, loaded.packed_metadata) == ("run", 7)
 
@@ -130,4 +130,4 @@ def test_a_binary_of_this_process_is_loaded_without_triton(driver):
 def test_what_the_driver_refuses_is_left_to_triton(driver, answers):
     driver.answers = answers
     made = types.SimpleNamespace(**vars(binary(shared=60000)), run="run")
-    assert kept_binaries.load(made, DEVICE) is made
+    assert binary_store.load(made, DEVICE) is made

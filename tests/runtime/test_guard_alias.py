@@ -3,7 +3,7 @@
 import numpy
 import pytest
 import torch
-from dynfix.runtime.guard import Arg, GuardSet
+from dynfix.runtime.guards.guard import Arg, GuardSet
 
 
 def pair(engine, n=2, **options):

@@ -6,12 +6,10 @@ import sys
 
 import pytest
 import waiting
-from dynfix.runtime import build, guard_native
+from dynfix.runtime import build
 from dynfix.runtime.errors import BuildError
-from dynfix.runtime.guard import (
-    Arg,
-    GuardSet,
-)
+from dynfix.runtime.guards import guard_native
+from dynfix.runtime.guards.guard import Arg, GuardSet
 
 
 def test_native_matcher_takes_over_when_ready():
@@ -26,8 +24,8 @@ SCRIPT = """
 import logging, sys
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
 import torch
-from dynfix.runtime import guard_native
-from dynfix.runtime.guard import Arg, Guard, GuardSet, Tensor, TensorMeta
+from dynfix.runtime.guards import guard_native
+from dynfix.runtime.guards.guard import Arg, Guard, GuardSet, Tensor, TensorMeta
 x = torch.zeros(2)
 guards = GuardSet([Guard(Arg(0), Tensor(TensorMeta.of(x)))], [Arg(0)], 1)
 assert guards.match((x,), {})[0] is x

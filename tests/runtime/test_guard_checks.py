@@ -6,7 +6,7 @@ import struct
 
 import pytest
 import torch
-from dynfix.runtime.guard import (
+from dynfix.runtime.guards.guard import (
     ABSENT,
     Arg,
     ClassAttr,

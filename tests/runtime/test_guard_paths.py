@@ -7,7 +7,7 @@ import types
 
 import pytest
 import torch
-from dynfix.runtime.guard import (
+from dynfix.runtime.guards.guard import (
     Arg,
     Attr,
     Cell,

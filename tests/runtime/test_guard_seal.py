@@ -9,8 +9,8 @@ import types
 
 import pytest
 import torch
-from dynfix.runtime import guard_native
-from dynfix.runtime.guard import (
+from dynfix.runtime.guards import guard_native
+from dynfix.runtime.guards.guard import (
     Arg,
     Attr,
     Cell,

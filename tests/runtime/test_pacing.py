@@ -5,8 +5,8 @@ import sys
 import textwrap
 
 import pytest
-from dynfix.rewriter.background import Background
-from dynfix.runtime import pacing
+from dynfix.rewriter.frontend.background import Background
+from dynfix.runtime import background_budget
 from simulated import Simulated
 
 
@@ -14,7 +14,7 @@ def test_work_ends_before_what_was_there_first_is_taken_down():
     """torch takes its operators down at the end of the process: nothing may be built then."""
     script = """
         import time, weakref
-        from dynfix.rewriter.background import Background
+        from dynfix.rewriter.frontend.background import Background
 
         background = Background(lambda stored: None)
         background.start()
@@ -40,23 +40,23 @@ def test_work_ends_before_what_was_there_first_is_taken_down():
 
 
 def test_a_compiler_waits_where_its_time_would_be_the_scripts(monkeypatch):
-    monkeypatch.setattr(pacing, "_kept", [])
-    assert pacing.is_affordable(1e9)  # nobody counts
+    monkeypatch.setattr(background_budget, "_kept", [])
+    assert background_budget.is_affordable(1e9)  # nobody counts
     machine = Simulated(crowded=True)
-    account = pacing.Account(started=machine.now(), machine=machine)
+    account = background_budget.Account(started=machine.now(), machine=machine)
     account.torch_seconds = 0.5
     machine.work(100.0)
     machine.sleep(1000.0)  # other processes' time
-    pacing.keep(account)
-    assert pacing.is_affordable(7) and not pacing.is_affordable(9)
+    background_budget.keep(account)
+    assert background_budget.is_affordable(7) and not background_budget.is_affordable(9)
     machine.crowded = False
-    assert pacing.is_affordable(9)
+    assert background_budget.is_affordable(9)
 
 
 @pytest.mark.parametrize(("crowded", "asked"), [(True, False), (False, True)])
 def test_the_first_run_on_a_machine_waits_for_its_compilers_time(crowded, asked):
     machine = Simulated(crowded)
-    account = pacing.Account(started=machine.now(), machine=machine)
+    account = background_budget.Account(started=machine.now(), machine=machine)
     machine.work(100.0)
     background = Background(lambda stored: None, account, lambda: 6.0)
     background.torch_took(1.0)

@@ -4,9 +4,17 @@ import collections
 import dataclasses
 
 import pytest
-from dynfix.runtime.replay import printed
-from dynfix.runtime.replay.recipes import Apply, Const, Env, HostCall, Input, Output, RecipeMaker
-from dynfix.runtime.replay.steps import Redo
+from dynfix.runtime.programs import printed
+from dynfix.runtime.programs.recipes import (
+    Apply,
+    ConstRecipe,
+    Env,
+    HostCall,
+    Input,
+    Output,
+    RecipeMaker,
+)
+from dynfix.runtime.programs.steps import Redo
 
 
 class Leaf:
@@ -128,15 +136,15 @@ def test_effects_in_order_and_made_once():
     log = []
     counted = Apply(lambda value: log.append("made") or [value], (Input(0),))
     effects = [
-        Redo(lambda *args, **named: log.append((args, named)), (counted, Const(2)), {}),
+        Redo(lambda *args, **named: log.append((args, named)), (counted, ConstRecipe(2)), {}),
         Redo(
             lambda *args, **named: log.append((args, named)),
             (),
-            {"k": counted, "not a name": Const(1)},
+            {"k": counted, "not a name": ConstRecipe(1)},
         ),
-        Redo(setattr, (Input(1), Const("held"), counted), {}),
+        Redo(setattr, (Input(1), ConstRecipe("held"), counted), {}),
     ]
-    result = printed.finish(Const("result"), effects)(INPUTS, OUTPUTS)
+    result = printed.finish(ConstRecipe("result"), effects)(INPUTS, OUTPUTS)
     held = LEAVES[1].held
     assert result == "result"
     assert log == ["made", ((held, 2), {}), ((), {"k": held, "not a name": 1})]
@@ -149,17 +157,21 @@ def test_an_error_leaves_what_was_done():
     def fails():
         raise KeyError("mine")
 
-    effects = [Redo(log.append, (Const(1),), {}), Redo(fails, (), {}), Redo(log.append, (), {})]
+    effects = [
+        Redo(log.append, (ConstRecipe(1),), {}),
+        Redo(fails, (), {}),
+        Redo(log.append, (), {}),
+    ]
     with pytest.raises(KeyError, match="mine"):
-        printed.finish(Const(None), effects)([], [])
+        printed.finish(ConstRecipe(None), effects)([], [])
     assert log == [1]
 
 
 def test_what_is_not_printed():
     asked = HostCall(list, (), {})
     assert printed.finish(asked, ()) is None
-    assert printed.finish(Const(1), [Redo(print, (asked,), {})]) is None
-    many = RecipeMaker(leaf).recipe([[] for _ in range(printed.MOST + 1)])
+    assert printed.finish(ConstRecipe(1), [Redo(print, (asked,), {})]) is None
+    many = RecipeMaker(leaf).recipe([[] for _ in range(printed.MAX_PRINTED_LINES + 1)])
     assert printed.finish(many, ()) is None
 
 

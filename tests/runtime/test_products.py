@@ -6,8 +6,8 @@ import weakref
 import pytest
 import torch
 from dynfix.runtime import torch_headers
-from dynfix.runtime.launch import Product
-from dynfix.runtime.program import Extern, Name, Program, Return, View
+from dynfix.runtime.programs.launch import Product
+from dynfix.runtime.programs.program import Extern, Name, Program, Return, View
 
 SHAPES = {
     "mm": ((3, 4), (4, 5)),

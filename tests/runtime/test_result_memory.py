@@ -3,8 +3,8 @@ import threading
 import pytest
 import torch
 from dynfix.lowering.joint import compile_graph
-from dynfix.runtime import result_memory
 from dynfix.runtime.options import Options
+from dynfix.runtime.programs import result_memory
 from torch.fx import symbolic_trace
 
 SHAPE = (600, 700)

@@ -2,10 +2,10 @@
 
 import pytest
 import waiting
-from dynfix.rewriter.background import Background
-from dynfix.runtime.pacing import Account
-from dynfix.runtime.stored import entries, run_lengths
-from dynfix.runtime.stored.run_lengths import SAFE, RunLengths
+from dynfix.rewriter.frontend.background import Background
+from dynfix.runtime.background_budget import Account
+from dynfix.runtime.cache import entries, run_lengths
+from dynfix.runtime.cache.run_lengths import SAFE, RunLengths
 from simulated import Simulated
 
 

@@ -8,8 +8,8 @@ import threading
 import dynfix
 import pytest
 import torch
-from dynfix.lowering.graphs import operator_trace
-from dynfix.rewriter.forms.operators import Forms
+from dynfix.lowering.graph import operator_trace
+from dynfix.rewriter.tracing_ops.operators import Forms
 from dynfix.runtime.signals import is_of_a_handler, reach_the_user
 
 
@@ -224,13 +224,13 @@ def test_what_a_handler_computes_is_not_traced(learns, monkeypatch, tmp_path):
     monkeypatch.setenv("DYNFIX_CACHE_DIR", str(tmp_path))  # no program of an earlier run
     seen, x = [], torch.ones(3, requires_grad=learns)
     signal.signal(signal.SIGUSR1, computing(seen))
-    traced = operator_trace.Tracer.__torch_dispatch__
+    traced = operator_trace.OperatorTracer.__torch_dispatch__
 
     def interrupted(self, *given):
         interrupt()
         return traced(self, *given)
 
-    monkeypatch.setattr(operator_trace.Tracer, "__torch_dispatch__", interrupted)
+    monkeypatch.setattr(operator_trace.OperatorTracer, "__torch_dispatch__", interrupted)
     compiled = dynfix.compile(lambda x: x.sin() * 2)
     for _ in range(3):
         assert torch.allclose(compiled(x), x.sin() * 2)

@@ -1,9 +1,9 @@
 """Calls are looked at late, in turns, and from the outermost one on."""
 
 import pytest
-from dynfix.runtime import watching
-from dynfix.runtime.pacing import Account
-from dynfix.runtime.watching import Watch
+from dynfix.runtime import call_sampling
+from dynfix.runtime.background_budget import Account
+from dynfix.runtime.call_sampling import CallSampler
 from simulated import Simulated
 
 
@@ -17,30 +17,30 @@ def call(watch, depth=0):
 
 
 def test_turns(machine):
-    watch = Watch(Account(started=machine.now(), machine=machine), lambda: 4.0, call.__code__)
+    watch = CallSampler(Account(started=machine.now(), machine=machine), lambda: 4.0, call.__code__)
     assert call(watch)
     machine.clock += 49  # 4% of it are less than 2 s
     assert call(watch)
     machine.clock += 2
     assert not call(watch) and watch.share() == 1.0
-    machine.clock += watching.AWAKE + 0.1
+    machine.clock += call_sampling.AWAKE + 0.1
     assert call(watch)
-    machine.clock += watching.ASLEEP - 0.1
+    machine.clock += call_sampling.ASLEEP - 0.1
     assert call(watch)
     share = watch.share()
-    turn = watching.AWAKE + watching.ASLEEP
-    assert watching.AWAKE / turn <= share < 1.5 * watching.AWAKE / turn
+    turn = call_sampling.AWAKE + call_sampling.ASLEEP
+    assert call_sampling.AWAKE / turn <= share < 1.5 * call_sampling.AWAKE / turn
     machine.clock += 0.2
     assert not call(watch)
-    machine.clock += 0.4 * watching.AWAKE
+    machine.clock += 0.4 * call_sampling.AWAKE
     assert not call(watch) and watch.share() > share
     watch.always = True
-    machine.clock += watching.AWAKE
+    machine.clock += call_sampling.AWAKE
     assert not call(watch)
 
 
 def test_it_does_not_wake_inside_a_call(machine):
-    watch = Watch(
+    watch = CallSampler(
         Account(started=machine.now() - 1000, machine=machine), lambda: 4.0, call.__code__
     )
     assert call(watch, depth=1)

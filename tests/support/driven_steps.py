@@ -11,11 +11,11 @@ import types
 
 import pytest
 import torch
-from dynfix.rewriter.outline.step_driver import with_drivers
-from dynfix.rewriter.outline.step_words import DRIVER
-from dynfix.rewriter.running.intercept import _somebody_elses
-from dynfix.rewriter.running.step_calls import Steps
-from dynfix.rewriter.running.step_function import compiled_step
+from dynfix.rewriter.dynrun.intercept import _somebody_elses
+from dynfix.rewriter.dynrun.step_calls import Steps
+from dynfix.rewriter.dynrun.step_function import compiled_step
+from dynfix.rewriter.graph_breaks.step_driver import with_drivers
+from dynfix.rewriter.graph_breaks.step_protocol import DRIVER
 from dynfix.runtime.environment.machine import MACHINE
 
 START = """

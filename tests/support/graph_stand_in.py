@@ -6,8 +6,8 @@ What it cannot show: what a GPU does not capture, memory pools, streams, parts o
 import ctypes
 
 import torch
-from dynfix.lowering import host_part, pipeline, stored_graphs
-from dynfix.runtime import cudagraphs
+from dynfix.lowering import host_device_split, pipeline, stored_graphs
+from dynfix.runtime.gpu import cuda_graphs
 
 UNCOMPUTED = 171  # each byte of results that no replay has made yet
 
@@ -73,7 +73,7 @@ def install(patch, programs=None):
     """Have programs with graphs made so, by `patch` (`setattr`, or pytest's, to be undone); each
     goes to `programs`. Nothing is taken from earlier runs."""
 
-    class StandIn(cudagraphs.GraphedProgram):
+    class StandIn(cuda_graphs.GraphedProgram):
         def __init__(self, *args):
             super().__init__(*args)
             if programs is not None:
@@ -83,8 +83,8 @@ def install(patch, programs=None):
             return True
 
     patch(pipeline, "GraphedProgram", StandIn)
-    patch(host_part, "on_host", lambda buffer, unit: False)
+    patch(host_device_split, "on_host", lambda buffer, unit: False)
     patch(pipeline, "_graph_device", lambda unit: torch.device("cpu"))
-    patch(cudagraphs, "captured", captured)
+    patch(cuda_graphs, "captured", captured)
     for module in (pipeline, stored_graphs):
         patch(module, "watchers", [lambda unit, launches: launches])

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import torch
-from dynfix.lowering.ir import (
+from dynfix.lowering.loops.ir import (
     Buffer,
     Cast,
     Const,
@@ -19,7 +19,7 @@ from dynfix.lowering.ir import (
     Select,
     Store,
 )
-from dynfix.lowering.sizes import ZERO, Axis, add, atom_index, linear
+from dynfix.lowering.loops.sizes import ZERO, Axis, add, atom_index, linear
 
 _path = Path(__file__).parents[1] / "lowering" / "examples.py"
 _spec = importlib.util.spec_from_file_location("lowering_examples", _path)

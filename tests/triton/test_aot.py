@@ -11,12 +11,12 @@ import pytest
 triton = pytest.importorskip("triton")
 
 import torch
-from dynfix.lowering.ir import REDUCTIONS, Buffer, Group, Load, Nest, Op, Reduced, Store
-from dynfix.lowering.ops import NUMBERS, OPS
-from dynfix.lowering.poly import Var, variable
-from dynfix.lowering.sizes import Axis, atom_index, linear
-from dynfix.lowering.targets.triton import print_group
-from dynfix.lowering.targets.triton_tile import Device
+from dynfix.lowering.loops.ir import REDUCTIONS, Buffer, Group, Load, Nest, Op, Reduced, Store
+from dynfix.lowering.loops.ops import NUMBERS, OPS
+from dynfix.lowering.loops.polynomials import Var, variable
+from dynfix.lowering.loops.sizes import Axis, atom_index, linear
+from dynfix.lowering.targets.triton.triton_target.triton_target import print_group
+from dynfix.lowering.targets.triton.triton_target.triton_tile import Device
 from dynfix.runtime.errors import BuildError
 from dynfix.runtime.gpu.triton_kernels import (
     TritonGroup,

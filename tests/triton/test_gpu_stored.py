@@ -11,7 +11,7 @@ pytestmark = pytest.mark.gpu
 SCRIPT = """
 import json, sys
 import torch, dynfix
-from dynfix.lowering.targets import triton_build
+from dynfix.lowering.targets.triton import triton_build
 from dynfix.runtime.gpu import launch_triton
 from torch import nn
 from torch.nn import functional as F

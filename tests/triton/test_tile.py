@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 import torch
-from dynfix.lowering import sizes
-from dynfix.lowering.ir import PARTIAL, Group, Load, Nest, Reduced, Store
-from dynfix.lowering.sizes import (
+from dynfix.lowering.loops import sizes
+from dynfix.lowering.loops.ir import PARTIAL, Group, Load, Nest, Reduced, Store
+from dynfix.lowering.loops.sizes import (
     Axis,
     FloorDiv,
     Index,
@@ -17,9 +17,18 @@ from dynfix.lowering.sizes import (
     linear,
     mod,
 )
-from dynfix.lowering.targets.triton import global_buffers, print_group, tiles
-from dynfix.lowering.targets.triton_split import cut
-from dynfix.lowering.targets.triton_tile import Device, needs_int64, part_tiles, pow2
+from dynfix.lowering.targets.triton.triton_target.triton_split import cut
+from dynfix.lowering.targets.triton.triton_target.triton_target import (
+    global_buffers,
+    print_group,
+    tiles,
+)
+from dynfix.lowering.targets.triton.triton_target.triton_tile import (
+    Device,
+    needs_int64,
+    part_tiles,
+    pow2,
+)
 from kernel_examples import (
     EXAMPLES,
     add_layer_norm,

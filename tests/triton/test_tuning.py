@@ -5,8 +5,8 @@ import torch
 
 pytest.importorskip("triton")
 
-from dynfix.lowering.targets.triton import print_group
-from dynfix.runtime import cache
+from dynfix.lowering.targets.triton.triton_target.triton_target import print_group
+from dynfix.runtime.cache import disk_cache
 from dynfix.runtime.gpu import tuning
 from dynfix.runtime.gpu.launch_triton import memory_of
 from kernel_examples import EXAMPLES
@@ -39,7 +39,7 @@ def test_a_choice_is_measured_once(folder):
 
 @pytest.mark.parametrize("text", [b"7", b"-1", b"x", b""])
 def test_a_choice_that_makes_no_sense_is_measured_again(folder, text):
-    cache.put(cache.key(tuning.TOOL, "kernel"), ".choice", text)
+    disk_cache.put(disk_cache.key(tuning.TOOL, "kernel"), ".choice", text)
     assert tuning.choice(("kernel",), 2, lambda: {0: 2.0, 1: 1.0}) == 1
 
 

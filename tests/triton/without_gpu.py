@@ -23,19 +23,23 @@ from unittest import mock
 
 import torch
 from dynfix.lowering import joint, pipeline
-from dynfix.lowering.fakes import PacedFakeMode
-from dynfix.lowering.ir import Batch, Buffer, Group, IndexValue, Load
-from dynfix.lowering.poly import hint
+from dynfix.lowering.fake_tensor_mode import PacedFakeMode
+from dynfix.lowering.loops.axes import axes_of
+from dynfix.lowering.loops.ir import Batch, Buffer, Group, IndexValue, Load
+from dynfix.lowering.loops.kernel_graph import ExternCall, Ref, Unit, leaves
+from dynfix.lowering.loops.polynomials import hint
+from dynfix.lowering.loops.storage import plan
 from dynfix.lowering.program_steps import emit
-from dynfix.lowering.stages.axes import axes_of
-from dynfix.lowering.stages.storage import plan
 from dynfix.lowering.targets.extern import LIBRARY, placeable
-from dynfix.lowering.targets.triton import global_buffers, print_group, tiles
-from dynfix.lowering.targets.triton_batch import print_batch
-from dynfix.lowering.targets.triton_build import private_buffers
-from dynfix.lowering.targets.triton_split import cut
-from dynfix.lowering.targets.triton_tile import Device
-from dynfix.lowering.unit import ExternCall, Ref, Unit, leaves
+from dynfix.lowering.targets.triton.triton_target.triton_batch import print_batch
+from dynfix.lowering.targets.triton.triton_target.triton_build import private_buffers
+from dynfix.lowering.targets.triton.triton_target.triton_split import cut
+from dynfix.lowering.targets.triton.triton_target.triton_target import (
+    global_buffers,
+    print_group,
+    tiles,
+)
+from dynfix.lowering.targets.triton.triton_target.triton_tile import Device
 from dynfix.runtime.gpu.triton_kernels import TritonGroup
 from dynfix.runtime.options import Options
 from printed_accesses import worst

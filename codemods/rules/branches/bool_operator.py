@@ -6,11 +6,11 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Refusal, Safety, hidden
-from ....rewriter.patterns.condition import Condition, condition, host_read
-from ....rewriter.patterns.deferred_read import deferred
+from ....rewriter.source.spans import Refusal, Safety, hidden
+from ....rewriter.transforms.condition import Condition, condition, host_read
+from ....rewriter.transforms.deferred_read import deferred
 from ..base import Rule
-from ..host.host_read import told
+from ..host.host_read import is_logged
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
@@ -54,7 +54,7 @@ def step(x: torch.Tensor):
 """
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
-        if not _asks(node, context) or _inside(node, context) or told(node, context):
+        if not _asks(node, context) or _inside(node, context) or is_logged(node, context):
             return
         later = deferred(node, context) if isinstance(node, ast.UnaryOp) else None
         if later is not None:

@@ -6,16 +6,16 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Fix, Refusal, Safety, hidden
-from ....rewriter.patterns.chained_comparison import chosen
-from ....rewriter.patterns.compiled.compiled_checks import asserting
-from ....rewriter.patterns.condition import condition, host_read
+from ....rewriter.source.spans import Fix, Refusal, Safety, hidden
+from ....rewriter.transforms.chained_comparison import chosen
+from ....rewriter.transforms.compiled.compiled_checks import asserting
+from ....rewriter.transforms.condition import condition, host_read
 from ..base import Rule
-from ..host.host_read import in_test, told
-from .handled import losses
+from ..host.host_read import in_test, is_logged
+from .exception_flow import losses
 
 if TYPE_CHECKING:
-    from ....rewriter.patterns.kinds import Kind
+    from ....rewriter.analysis.kinds import Kind
     from ...analysis.file_context import FileContext
     from ...analysis.findings import Finding
 
@@ -154,7 +154,7 @@ def step(x: torch.Tensor):
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         if name not in ("max", "min", "any", "all", "sorted") or context.resolve(node.func) != name:
             return
-        if told(node, context) or not any(context.kind(a).is_tensor for a in node.args):
+        if is_logged(node, context) or not any(context.kind(a).is_tensor for a in node.args):
             return
         built = self._fix(node, name, context)
         yield context.finding(self, node, fix=built)

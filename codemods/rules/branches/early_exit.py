@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.intents import insert_before, wrap
-from ....rewriter.edits.spans import Safety
-from ....rewriter.patterns.condition import Condition, condition
-from ....rewriter.patterns.tensor_if import is_elif
-from ..effects.guarded import mute
+from ....rewriter.source.intents import insert_before, wrap
+from ....rewriter.source.spans import Safety
+from ....rewriter.transforms.condition import Condition, condition
+from ....rewriter.transforms.tensor_if import is_elif
+from ..effects.compile_guards import only_logs
 
 if TYPE_CHECKING:
-    from ....rewriter.edits.spans import Fix
+    from ....rewriter.source.spans import Fix
     from ...analysis.file_context import FileContext
 
 
@@ -33,7 +33,7 @@ def left_early(node: ast.If, context: FileContext) -> Fix | None:
     if not inside or is_elif(node, context.source) or not node.body:
         return None
     *before, last = node.body
-    if isinstance(last, ast.Break) and all(mute(s, context) for s in before):
+    if isinstance(last, ast.Break) and all(only_logs(s, context) for s in before):
         return None if loop.orelse else _stays(node, context)
     if isinstance(last, ast.Return) and not before and last.value is not None:
         return _chosen_later(node, loop, last.value, context)

@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Fix, Refusal, Safety
-from ....rewriter.patterns.compiled import when_compiled
-from ....rewriter.patterns.condition import condition
-from ....rewriter.patterns.if_conversion import Predicated
-from ....rewriter.patterns.tensor_if import chosen, is_elif
+from ....rewriter.source.spans import Fix, Refusal, Safety
+from ....rewriter.transforms.compiled import when_compiled
+from ....rewriter.transforms.condition import condition
+from ....rewriter.transforms.if_conversion import Predicated
+from ....rewriter.transforms.tensor_if import chosen, is_elif
 from ..base import Rule
-from ..effects.guarded import mute_only, raised
+from ..effects.compile_guards import only_logging, raised
 from .early_exit import left_early
 from .kept_state import kept_in_eager
 
@@ -72,7 +72,7 @@ class Model(nn.Module):
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         undecided = condition(node.test, context) is None
-        if undecided or raised(node.body, context) or mute_only(node.body, context):
+        if undecided or raised(node.body, context) or only_logging(node.body, context):
             return
         if _is_long(node, context):
             yield context.finding(self, node.test, fix=_LONG)

@@ -6,9 +6,9 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ....rewriter.edits.spans import Fix, Safety
-from ....rewriter.patterns.tensor_if import is_elif
-from ..effects.guarded import guard, quiet
+from ....rewriter.source.spans import Fix, Safety
+from ....rewriter.transforms.tensor_if import is_elif
+from ..effects.compile_guards import effect_free, guard
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
@@ -23,7 +23,7 @@ def kept_in_eager(node: ast.If, context: FileContext) -> Fix | None:
     names = [_kept(s, context) for s in node.body]
     if node.orelse or is_elif(node, context.source) or not names or not all(names):
         return None
-    if not quiet(node.test, context):
+    if not effect_free(node.test, context):
         return None
     built = guard([node], context)
     why = _WHY.format("`, `".join(dict.fromkeys(names)))
@@ -37,4 +37,4 @@ def _kept(statement: ast.stmt, context: FileContext) -> str:
     target, kind = statement.targets[0], context.kind(statement.value)
     own = isinstance(target, ast.Attribute) and context.kind(target.value).what == "self"
     number = kind.is_number or isinstance(statement.value, ast.Constant)
-    return target.attr if own and number and quiet(statement.value, context) else ""
+    return target.attr if own and number and effect_free(statement.value, context) else ""

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Fix, Refusal, Safety, hidden
-from ....rewriter.patterns.compiled.compiled_checks import checking, raising
-from ....rewriter.patterns.condition import Condition, condition, host_read
+from ....rewriter.source.spans import Fix, Refusal, Safety, hidden
+from ....rewriter.transforms.compiled.compiled_checks import checking, raising
+from ....rewriter.transforms.condition import Condition, condition, host_read
 from ..base import Rule
-from ..effects.guarded import count_calls, guard, raised, run_of
+from ..effects.compile_guards import count_calls, guard, raised, run_of
 from .chains_and_asserts import quoted
-from .handled import losses
+from .exception_flow import losses
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
@@ -155,7 +155,11 @@ def step(x: torch.Tensor):
         if not _reads(node, context):
             return
         compiled = checking(
-            node, _told(node, context), context, losses(node, context), _all(node, context)
+            node,
+            _message_source(node, context),
+            context,
+            losses(node, context),
+            _all(node, context),
         )
         if isinstance(compiled, Fix):
             yield context.finding(self, node, fix=compiled)
@@ -179,7 +183,7 @@ def _all(node: ast.Expr, context: FileContext) -> bool:
     return name.endswith(("._check_tensor_all", *_TAILS))
 
 
-def _told(node: ast.Expr, context: FileContext) -> str:
+def _message_source(node: ast.Expr, context: FileContext) -> str:
     """The source of the text: its own where that is constant, else that of the condition."""
     call = node.value
     given = [*call.args[1:2], *(k.value for k in call.keywords if k.arg in ("msg", "message"))]

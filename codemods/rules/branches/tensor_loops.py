@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Safety
-from ....rewriter.patterns.kinds import NO_CONST, literal
-from ....rewriter.patterns.name_scopes import rebindings
-from ....rewriter.patterns.proofs import sees_names
+from ....rewriter.analysis.kinds import NO_CONST, literal
+from ....rewriter.analysis.name_scopes import rebindings
+from ....rewriter.analysis.proofs import sees_names
+from ....rewriter.source.spans import Safety
 from ...analysis.findings import NOTE
 from ..base import Rule
 

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Refusal, Safety, hidden
-from ....rewriter.patterns.call_effects import MAY_DRAW, tensor_work
-from ....rewriter.patterns.condition import Condition, condition, host_read
+from ....rewriter.analysis.call_effects import MAY_DRAW, tensor_work
+from ....rewriter.source.spans import Refusal, Safety, hidden
+from ....rewriter.transforms.condition import Condition, condition, host_read
 from ..base import Rule
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _carried(node: ast.While, context: FileContext) -> Any:
         kind = before.get(name)
         if kind is None or not kind.is_tensor or kind.optional:
             return Refusal(f"`{name}` is not known to be a tensor before the loop")
-    return _quiet(node, context) or carried or Refusal("its turns change nothing")
+    return _why_not_pure(node, context) or carried or Refusal("its turns change nothing")
 
 
 def _read_outside(name: str, loop: ast.While, context: FileContext) -> bool:
@@ -163,7 +163,7 @@ def _read_outside(name: str, loop: ast.While, context: FileContext) -> bool:
     return any(isinstance(n.ctx, ast.Load) and n not in inside for n in every)
 
 
-def _quiet(node: ast.While, context: FileContext) -> Any:
+def _why_not_pure(node: ast.While, context: FileContext) -> Any:
     """The Refusal of a turn that may do more than compute: calls other than those of torch and of
     tensors' methods."""
     tested = set(ast.walk(node.test))

@@ -6,11 +6,11 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Fix, Safety
-from ....rewriter.patterns.compiled import when_compiled
-from ....rewriter.patterns.compiled.compiled_scalars import made_of_numbers
-from ....rewriter.patterns.kinds import literal
-from ....rewriter.patterns.tensor_ternary import chosen
+from ....rewriter.analysis.kinds import literal
+from ....rewriter.source.spans import Fix, Safety
+from ....rewriter.transforms.compiled import when_compiled
+from ....rewriter.transforms.compiled.compiled_scalars import made_of_numbers
+from ....rewriter.transforms.tensor_ternary import chosen
 from ..base import Rule
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.intents import insert_before
-from ....rewriter.edits.spans import Refusal, Safety, hidden
-from ....rewriter.patterns.tree_walk import only_value
+from ....rewriter.analysis.tree_walk import only_value
+from ....rewriter.source.intents import insert_before
+from ....rewriter.source.spans import Refusal, Safety, hidden
 from ..base import Rule
 
 if TYPE_CHECKING:

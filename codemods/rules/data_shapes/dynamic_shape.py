@@ -6,14 +6,14 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Refusal, Safety
-from ....rewriter.patterns.kinds import literal
+from ....rewriter.analysis.kinds import literal
+from ....rewriter.source.spans import Refusal, Safety
 from ..base import Rule
-from ..effects.told_names import only_told
+from ..effects.logging_slice import only_logged
 from .masked_sums import masked_sum
 
 if TYPE_CHECKING:
-    from ....rewriter.patterns.kinds import Kind
+    from ....rewriter.analysis.kinds import Kind
     from ...analysis.file_context import FileContext
     from ...analysis.findings import Finding
 
@@ -64,19 +64,19 @@ def step(x: torch.Tensor):
                 if _written_under(node, context):
                     return  # DYN504 speaks for the whole statement
                 message = "an index with a bool tensor gives a shape that depends on data"
-                yield self._told(node, message, context)
+                yield self._finding(node, message, context)
             return
         name = self._name(node, context)
         if name in _ALWAYS or (name == "where" and len(node.args) == 1 and not node.keywords):
             message = f"the shape of `{name}`'s result depends on data"
             yield (
-                self._told(node, message, context)
+                self._finding(node, message, context)
                 if name == "masked_select"
-                else context.finding(self, node, message, fix=only_told(node, context))
+                else context.finding(self, node, message, fix=only_logged(node, context))
             )
 
-    def _told(self, node: ast.expr, message: str, context: FileContext) -> Finding:
-        built = only_told(node, context) or masked_sum(node, context)
+    def _finding(self, node: ast.expr, message: str, context: FileContext) -> Finding:
+        built = only_logged(node, context) or masked_sum(node, context)
         return context.finding(self, node, message, fix=built)
 
     def _name(self, node: ast.Call, context: FileContext) -> str:

@@ -7,9 +7,9 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.intents import replace_statements
-from ....rewriter.edits.spans import Refusal, Safety
-from ....rewriter.patterns.mask_expressions import simple, still
+from ....rewriter.source.intents import replace_statements
+from ....rewriter.source.spans import Refusal, Safety
+from ....rewriter.transforms.mask_expressions import simple, still
 from .dynamic_shape import is_mask
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Refusal, Safety
-from ....rewriter.patterns.mask_expressions import Masked, simple, still
+from ....rewriter.source.spans import Refusal, Safety
+from ....rewriter.transforms.mask_expressions import Masked, simple, still
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext

@@ -7,15 +7,15 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.import_places import after_imports
-from ....rewriter.edits.intents import insert_before
-from ....rewriter.edits.spans import Refusal, Safety, hidden
+from ....rewriter.source.import_places import after_imports
+from ....rewriter.source.intents import insert_before
+from ....rewriter.source.spans import Refusal, Safety, hidden
 from ...trace.reads_left import Text, stands
 from ..base import Rule
 
 if TYPE_CHECKING:
-    from ....rewriter.edits.source_file import SourceFile
-    from ....rewriter.edits.spans import Fix
+    from ....rewriter.source.source_file import SourceFile
+    from ....rewriter.source.spans import Fix
     from ...analysis.definitions import Function
     from ...analysis.file_context import FileContext
     from ...analysis.findings import Finding
@@ -80,9 +80,9 @@ class Model(nn.Module):
         for function in context.program.functions:
             ways = roots.get(function.qualified, ())
             if ways and not _captures(function.node) and _reads(ways, context):
-                yield self._told(function, context)
+                yield self._finding(function, context)
 
-    def _told(self, function: Function, context: FileContext) -> Finding:
+    def _finding(self, function: Function, context: FileContext) -> Finding:
         return context.finding(self, function.node, fix=self._fix(function.node, context))
 
     def _fix(self, node: Any, context: FileContext) -> Fix | Refusal:

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.intents import replace_statements
-from ....rewriter.edits.spans import Refusal, Safety
-from ....rewriter.patterns.kinds import literal
-from ....rewriter.patterns.torch_facts import SAME, SAME_FLOAT
+from ....rewriter.analysis.kinds import literal
+from ....rewriter.analysis.torch_facts import SAME, SAME_FLOAT
+from ....rewriter.source.intents import replace_statements
+from ....rewriter.source.spans import Refusal, Safety
 from ...analysis.findings import NOTE
 from ..base import Rule
 
 if TYPE_CHECKING:
-    from ....rewriter.edits.spans import Fix
+    from ....rewriter.source.spans import Fix
     from ...analysis.file_context import FileContext
     from ...analysis.findings import Finding
 
@@ -39,7 +39,7 @@ _WHY = (
 
 
 @dataclass(frozen=True)
-class Turns:
+class AxisLoop:
     """A loop over an axis: its variable, the tensor (None: any that is indexed), the axis, and
     whether the variable is the row itself (`for row in x`) and not its index."""
 
@@ -138,19 +138,19 @@ def _fix(context: FileContext, *edits: Any) -> Fix:
     return context.fix("work on the whole tensor", *edits, safety=Safety.UNSAFE, why=_WHY)
 
 
-def _turns(target: ast.expr, iterated: ast.expr, context: FileContext) -> Turns | None:
+def _turns(target: ast.expr, iterated: ast.expr, context: FileContext) -> AxisLoop | None:
     """The Turns of a loop over `range(<an axis of a tensor>)` or over a tensor."""
     if not isinstance(target, ast.Name):
         return None
     if context.kind(iterated).is_tensor and not context.kind(iterated).optional:
-        return Turns(target.id, iterated, 0, rows=True)
+        return AxisLoop(target.id, iterated, 0, rows=True)
     ranged = (
         isinstance(iterated, ast.Call)
         and context.resolve(iterated.func) == "range"
         and len(iterated.args) == 1
     )
     found = _axis(iterated.args[0], context) if ranged else None
-    return Turns(target.id, *found) if found else None
+    return AxisLoop(target.id, *found) if found else None
 
 
 def _axis(node: ast.expr, context: FileContext) -> Any:
@@ -175,7 +175,7 @@ def _axis(node: ast.expr, context: FileContext) -> Any:
     return (tensor, axis) if known else None
 
 
-def _uses_index(body: list[ast.AST], turns: Turns, context: FileContext) -> bool:
+def _uses_index(body: list[ast.AST], turns: AxisLoop, context: FileContext) -> bool:
     """Whether the body indexes a tensor with the loop's variable."""
     parts = (n for s in body for n in ast.walk(s) if isinstance(n, ast.Subscript))
     return any(context.kind(p.value).is_tensor and _names(p.slice, turns.name) for p in parts)
@@ -202,7 +202,7 @@ _REPEATED = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lamb
 # The body for all rows at once
 
 
-def _whole(node: ast.expr, turns: Turns, context: FileContext) -> str | None:
+def _whole(node: ast.expr, turns: AxisLoop, context: FileContext) -> str | None:
     """The source of an expression of one row, for all rows; None where it is not elementwise. A row
     alone is no work."""
     rows = _rows(node, turns, context)
@@ -222,7 +222,7 @@ def _plain(node: Any) -> bool:
     return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and _plain(node.value))
 
 
-def _rows(node: ast.expr, turns: Turns, context: FileContext) -> Any:
+def _rows(node: ast.expr, turns: AxisLoop, context: FileContext) -> Any:
     """The parts of an expression that are the row of this turn."""
     if turns.rows:
         return _names(node, turns.name)
@@ -233,7 +233,7 @@ def _rows(node: ast.expr, turns: Turns, context: FileContext) -> Any:
     return [p for p in parts if _selects(p.slice, turns)]
 
 
-def _selects(index: ast.expr, turns: Turns) -> bool:
+def _selects(index: ast.expr, turns: AxisLoop) -> bool:
     """Whether an index is `i` at the loop's axis, after as many whole axes."""
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
     *before, last = parts
@@ -286,7 +286,7 @@ def _number(node: ast.expr, context: FileContext) -> bool:
 # `out = []`, a loop that appends, `torch.stack(out)`
 
 
-def _appended(node: ast.For, turns: Turns, context: FileContext) -> Fix | None:
+def _appended(node: ast.For, turns: AxisLoop, context: FileContext) -> Fix | None:
     """The Fix of a loop that only appends to a list made before it and stacked once after it; else
     None."""
     added = _added(node)
@@ -348,7 +348,7 @@ def _makes_list(statement: Any, name: str) -> bool:
     return empty and isinstance(statement.targets[0], ast.Name) and statement.targets[0].id == name
 
 
-def _stacks(call: Any, following: list[ast.stmt], turns: Turns, context: FileContext) -> bool:
+def _stacks(call: Any, following: list[ast.stmt], turns: AxisLoop, context: FileContext) -> bool:
     """Whether a call stacks the list along the loop's axis, at once in one of the statements that
     follow."""
     if (

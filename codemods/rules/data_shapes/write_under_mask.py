@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Safety
-from ....rewriter.patterns.masked_write import chosen
+from ....rewriter.source.spans import Safety
+from ....rewriter.transforms.masked_write import chosen
 from ..base import Rule
 from .masked_rows import added_rows
 

@@ -6,10 +6,10 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Fix, Safety
+from ....rewriter.source.spans import Fix, Safety
 from ..call_rule import CallRule
-from ..effects.guarded import guard
-from ..effects.told_names import guarded_with_uses
+from ..effects.compile_guards import guard
+from ..effects.logging_slice import guarded_with_uses
 from .random_draws import only_for_training, settled
 from .torch_draws import drawn_by_torch, drawn_when_compiled
 

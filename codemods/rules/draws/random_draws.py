@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Safety
+from ....rewriter.source.spans import Safety
 
 if TYPE_CHECKING:
-    from ....rewriter.edits.spans import Fix
+    from ....rewriter.source.spans import Fix
     from ...analysis.file_context import FileContext
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Fix, Safety
-from ....rewriter.patterns.compiled.compiled_scalars import made_of_drawn_test, made_of_draws
-from ....rewriter.patterns.condition import DECIDES
+from ....rewriter.source.spans import Fix, Safety
+from ....rewriter.transforms.compiled.compiled_scalars import made_of_drawn_test, made_of_draws
+from ....rewriter.transforms.condition import DECIDES
 from ..host.host_read import kept_as_tensor
 
 if TYPE_CHECKING:

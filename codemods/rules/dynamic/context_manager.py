@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Refusal, Safety, hidden
-from ....rewriter.patterns.kinds import literal
-from ...analysis.prior_bindings import held
+from ....rewriter.analysis.kinds import literal
+from ....rewriter.source.spans import Refusal, Safety, hidden
+from ...analysis.prior_bindings import prior_values
 from ..base import Rule
 
 if TYPE_CHECKING:
-    from ....rewriter.edits.spans import Fix
+    from ....rewriter.source.spans import Fix
     from ...analysis.file_context import FileContext
     from ...analysis.findings import Finding
 
@@ -161,7 +161,7 @@ def step(x: torch.Tensor):
 def _is_lock(node: ast.expr, context: FileContext) -> bool:
     if isinstance(node, ast.Call):
         return context.resolve(node.func) in _LOCKS
-    values = held(node, context)
+    values = prior_values(node, context)
     return bool(values) and all(
         isinstance(v, ast.Call) and context.names.resolve(v.func) in _LOCKS for v in values
     )

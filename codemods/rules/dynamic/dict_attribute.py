@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Safety
+from ....rewriter.source.spans import Safety
 from ..base import Rule
 
 if TYPE_CHECKING:

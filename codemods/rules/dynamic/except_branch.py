@@ -6,11 +6,11 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Refusal, Safety
+from ....rewriter.source.spans import Refusal, Safety
 from ..base import Rule
 
 if TYPE_CHECKING:
-    from ....rewriter.edits.spans import Fix
+    from ....rewriter.source.spans import Fix
     from ...analysis.file_context import FileContext
     from ...analysis.findings import Finding
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ...analysis.prior_bindings import held
+from ...analysis.prior_bindings import prior_values
 from ..base import Rule
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _given(node: ast.AST, iterated: ast.expr, context: FileContext) -> bool:
 
 
 def _kept(iterated: ast.expr, context: FileContext) -> bool:
-    values = held(iterated, context)
+    values = prior_values(iterated, context)
     return bool(values) and all(_makes_iterator(v, context) for v in values)
 
 
@@ -154,7 +154,7 @@ def _own_yields(function: ast.FunctionDef) -> Any:
 
 
 def _counter(iterated: ast.expr, context: FileContext) -> bool:
-    values = held(iterated, context)
+    values = prior_values(iterated, context)
     return bool(values) and all(
         isinstance(v, ast.Call) and context.names.resolve(v.func) == _COUNT for v in values
     )

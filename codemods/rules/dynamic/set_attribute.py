@@ -8,14 +8,14 @@ import unicodedata
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Safety
-from ....rewriter.patterns.kinds import STR
-from ....rewriter.patterns.name_scopes import rebindings
+from ....rewriter.analysis.kinds import STR
+from ....rewriter.analysis.name_scopes import rebindings
+from ....rewriter.source.spans import Safety
 from ...analysis.findings import NOTE
 from ..base import Rule
 
 if TYPE_CHECKING:
-    from ....rewriter.edits.spans import Fix
+    from ....rewriter.source.spans import Fix
     from ...analysis.file_context import FileContext
     from ...analysis.findings import Finding
 

@@ -6,14 +6,14 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Refusal, Safety
+from ....rewriter.source.spans import Refusal, Safety
 from ...analysis.growing_attributes import attributes, counted
 from ..base import Rule
+from .compile_guards import only_logs
 from .grown import guard_each
-from .guarded import mute
 
 if TYPE_CHECKING:
-    from ....rewriter.edits.spans import Edit, Fix
+    from ....rewriter.source.spans import Edit, Fix
     from ...analysis.file_context import FileContext
     from ...analysis.findings import Finding
     from ...analysis.growing_attributes import Attribute, Growth, Use
@@ -98,13 +98,13 @@ class _Counter:
 
     def __init__(self, attribute: Attribute, context: FileContext) -> None:
         self.attribute, self.context, self.attr = attribute, context, attribute.attr
-        self.reads = [u for u in attribute.uses if u.what != "store" and not self._told(u)]
+        self.reads = [u for u in attribute.uses if u.what != "store" and not self._is_reported(u)]
 
-    def _told(self, use: Use) -> bool:
+    def _is_reported(self, use: Use) -> bool:
         node = use.node
         while node is not None and not isinstance(node, ast.stmt):
             node = self.attribute.parents.get(node)
-        return use.captured and isinstance(node, ast.Expr) and mute(node, self.context)
+        return use.captured and isinstance(node, ast.Expr) and only_logs(node, self.context)
 
     def fix(self, growth: Growth) -> Fix | Refusal:
         """The Fix for one place where it is counted, or the Refusal."""

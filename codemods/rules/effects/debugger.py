@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.intents import delete_statement
-from ....rewriter.edits.spans import Safety
+from ....rewriter.source.intents import delete_statement
+from ....rewriter.source.spans import Safety
 from ..base import Rule
 
 if TYPE_CHECKING:

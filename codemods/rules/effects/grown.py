@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ....rewriter.edits.spans import Fix, Refusal, Safety
-from .guarded import guard, quiet
+from ....rewriter.source.spans import Fix, Refusal, Safety
+from .compile_guards import effect_free, guard
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
@@ -36,7 +36,9 @@ def guard_each(
 
 def _guarded(growth: Growth, context: FileContext) -> Fix | Refusal:
     return (
-        guard([growth.node], context) if all(quiet(a, context) for a in growth.added) else _COMPUTED
+        guard([growth.node], context)
+        if all(effect_free(a, context) for a in growth.added)
+        else _COMPUTED
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..base import Rule
-from .guarded import guard, quiet, run_of
+from .compile_guards import effect_free, guard, run_of
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
@@ -72,4 +72,4 @@ def _tidies(statement: ast.stmt, context: FileContext) -> bool:
     call = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(call, ast.Call) or context.resolve(call.func) not in _CALLS:
         return False
-    return all(quiet(given, context) for given in [*call.args, *call.keywords])
+    return all(effect_free(given, context) for given in [*call.args, *call.keywords])

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Safety
-from ....rewriter.patterns.telling_calls import is_log
+from ....rewriter.analysis.output_calls import is_log
+from ....rewriter.source.spans import Safety
 from ..base import Rule
-from .prints import told
+from .prints import logging_finding
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
@@ -55,4 +55,4 @@ def step(x: torch.Tensor):
 """
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
-        yield from told(self, node, context, is_log)
+        yield from logging_finding(self, node, context, is_log)

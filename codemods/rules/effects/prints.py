@@ -6,10 +6,10 @@ import ast
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Safety
-from ....rewriter.patterns.telling_calls import is_print
+from ....rewriter.analysis.output_calls import is_print
+from ....rewriter.source.spans import Safety
 from ..base import Rule
-from .guarded import guard, quiet, run_of, tells, told_by, used_call
+from .compile_guards import effect_free, guard, logging_statements, run_of, tells, used_call
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
@@ -54,23 +54,25 @@ def step(x: torch.Tensor):
 """
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
-        yield from told(self, node, context, is_print)
+        yield from logging_finding(self, node, context, is_print)
 
 
-def told(rule: Rule, node: Any, context: FileContext, is_one: Callable[..., bool]) -> Any:
+def logging_finding(
+    rule: Rule, node: Any, context: FileContext, is_one: Callable[..., bool]
+) -> Any:
     """The finding for a statement of such calls, or for one of them that stands in an expression;
     `is_one(node, context)` knows them."""
     if isinstance(node, ast.Call):
         if is_one(node, context) and used_call(node, context):
             yield context.finding(rule, node, kept="it stands in an expression, which needs it")
     elif tells(node.value, context) and any(is_one(n, context) for n in ast.walk(node)):
-        yield tell(rule, node, context, told_by(is_one, context))
+        yield tell(rule, node, context, logging_statements(is_one, context))
 
 
 def tell(rule: Rule, node: ast.Expr, context: FileContext, accept: Callable[..., Any]) -> Finding:
     """The finding for a statement that tells something; a run of them (and an `if` with nothing
     else in it) is guarded as one."""
-    if not quiet(node, context):
+    if not effect_free(node, context):
         return context.finding(
             rule, node, kept="its arguments do more than read: muting them could change the result"
         )

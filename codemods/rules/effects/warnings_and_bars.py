@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Fix, Safety
+from ....rewriter.source.spans import Fix, Safety
 from ..base import Rule
 from ..call_rule import CallRule
-from .guarded import guard, quiet
+from .compile_guards import effect_free, guard
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
@@ -66,7 +66,9 @@ def step(x: torch.Tensor):
         if name not in ("warnings.warn", *_FILTERS):
             return
         kept = ""
-        if not all(quiet(a, context) for a in [*call.args, *(k.value for k in call.keywords)]):
+        if not all(
+            effect_free(a, context) for a in [*call.args, *(k.value for k in call.keywords)]
+        ):
             kept = "its arguments do more than read: muting them could change the result"
         elif _recorded(node, context):
             kept = "the warnings are recorded here"

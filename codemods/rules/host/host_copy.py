@@ -6,16 +6,16 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Refusal, Safety
-from ....rewriter.patterns.torch_facts import NUMPY_ELEMENTWISE
-from ....rewriter.patterns.tree_walk import only_value
+from ....rewriter.analysis.torch_facts import NUMPY_ELEMENTWISE
+from ....rewriter.analysis.tree_walk import only_value
+from ....rewriter.source.spans import Refusal, Safety
 from ...analysis.numpy_flow import LIBRARIES
 from ..base import Rule
 from ..libraries.custom_op import CustomOp
-from .host_read import told
+from .host_read import is_logged
 
 if TYPE_CHECKING:
-    from ....rewriter.edits.spans import Fix
+    from ....rewriter.source.spans import Fix
     from ...analysis.file_context import FileContext
     from ...analysis.findings import Finding
 
@@ -97,7 +97,7 @@ def step(x: torch.Tensor):
         found = [
             (p, f)
             for p in context.alive
-            if isinstance(p, (ast.Call, ast.If)) and not told(p, context)
+            if isinstance(p, (ast.Call, ast.If)) and not is_logged(p, context)
             for f in self._finding(p, context)
         ]
         operators = _operators(node, context) if found else ()
@@ -122,7 +122,7 @@ def step(x: torch.Tensor):
             yield context.finding(
                 self, call, f"NumPy's `{missing}` cannot be traced: the graph breaks"
             )
-        elif _copied(call, context) and not _told_elsewhere(call, context):
+        elif _copied(call, context) and not _reported_elsewhere(call, context):
             built = _in_torch(call, context)
             yield context.finding(self, call, fix=built)
 
@@ -229,7 +229,7 @@ def _copied(call: ast.Call, context: FileContext) -> bool:
     return "cpu" in names and context.kind(inner).is_tensor
 
 
-def _told_elsewhere(call: ast.Call, context: FileContext) -> bool:
+def _reported_elsewhere(call: ast.Call, context: FileContext) -> bool:
     """Whether the array goes at once to what has a finding of its own, or is asked for its shape or
     dtype alone."""
     parent = context.parent(call)

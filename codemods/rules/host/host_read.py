@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Fix, Refusal, Safety, hidden
-from ....rewriter.patterns.compiled.compiled_scalars import made_of_reads
-from ....rewriter.patterns.condition import condition, host_read
-from ....rewriter.patterns.deferred_read import deferred
-from ....rewriter.patterns.telling_calls import is_log, is_print
+from ....rewriter.analysis.output_calls import is_log, is_print
+from ....rewriter.source.spans import Fix, Refusal, Safety, hidden
+from ....rewriter.transforms.compiled.compiled_scalars import made_of_reads
+from ....rewriter.transforms.condition import condition, host_read
+from ....rewriter.transforms.deferred_read import deferred
 from ...analysis.captured_walk import has_compiled_form
 from ..base import Rule
-from ..effects.told_names import only_told
+from ..effects.logging_slice import only_logged
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
@@ -31,7 +31,7 @@ def in_test(node: ast.Call, context: FileContext) -> bool:
     return False
 
 
-def told(node: ast.AST, context: FileContext) -> bool:
+def is_logged(node: ast.AST, context: FileContext) -> bool:
     """Whether `node` stands in a print or a log call, which has a rule of its own."""
     while node is not None and not isinstance(node, ast.stmt):
         if is_print(node, context) or is_log(node, context):
@@ -80,10 +80,10 @@ class Model(nn.Module):
             inner is None
             or not isinstance(node.func, ast.Attribute)
             or in_test(node, context)
-            or told(node, context)
+            or is_logged(node, context)
         ):
             return
-        built = deferred(node, context) or only_told(node, context)
+        built = deferred(node, context) or only_logged(node, context)
         built = built or kept_when_compiled(node, context) or keep_tensor(node, context)
         yield context.finding(self, node, fix=built)
 
@@ -263,11 +263,11 @@ def step(x: torch.Tensor):
             inner is None
             or not isinstance(node.func, ast.Name)
             or in_test(node, context)
-            or told(node, context)
+            or is_logged(node, context)
             or has_compiled_form(node, context)
         ):
             return
-        found = deferred(node, context) or only_told(node, context)
+        found = deferred(node, context) or only_logged(node, context)
         found = found or kept_when_compiled(node, context)
         found = found or _quotient(node, inner, context)
         if found:
@@ -364,8 +364,8 @@ def step(x: torch.Tensor, lengths: torch.Tensor):
             and func.attr == "tolist"
             and context.kind(func.value).is_tensor
         )
-        if reads and not told(node, context) and not has_compiled_form(node, context):
-            built = only_told(node, context) or self._range(node, context)
+        if reads and not is_logged(node, context) and not has_compiled_form(node, context):
+            built = only_logged(node, context) or self._range(node, context)
             yield context.finding(self, node, fix=built)
 
     def _range(self, node: ast.Call, context: FileContext) -> Fix | None:

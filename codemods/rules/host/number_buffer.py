@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Edit, Safety
+from ....rewriter.source.spans import Edit, Safety
 from ...analysis.integer_buffers import Buffers, Method
 from ...cli.suppressions import Suppressions
 from ..base import Rule
 
 if TYPE_CHECKING:
-    from ....rewriter.edits.spans import Fix
+    from ....rewriter.source.spans import Fix
     from ...analysis.definitions import Class, Function
     from ...analysis.file_context import FileContext
     from ...analysis.findings import Finding
@@ -94,11 +94,11 @@ class Pad(nn.Module):
         fix = context.fix(
             "compute with the numbers", *edits, safety=Safety.UNSAFE, why=_WHY, imports=imports
         )
-        yield from self._told(
+        yield from self._reported(
             _statements(cls.node, [e for e in edits if isinstance(e, Edit)], context), fix, context
         )
 
-    def _told(
+    def _reported(
         self, statements: list[ast.stmt], fix: Fix, context: FileContext
     ) -> Iterator[Finding]:
         """Every statement that the fix changes is reported; one that is told to stay keeps all of

@@ -6,15 +6,15 @@ import ast
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Edit, Refusal, Safety
-from ....rewriter.patterns.percent_format import as_format
-from ....rewriter.patterns.telling_calls import is_log, is_print
+from ....rewriter.analysis.output_calls import is_log, is_print
+from ....rewriter.source.spans import Edit, Refusal, Safety
+from ....rewriter.transforms.percent_format import as_format
 from ...analysis.captured_walk import compiling
 from ..base import Rule
-from ..effects.guarded import guard, quiet
+from ..effects.compile_guards import effect_free, guard
 
 if TYPE_CHECKING:
-    from ....rewriter.edits.spans import Fix
+    from ....rewriter.source.spans import Fix
     from ...analysis.file_context import FileContext
     from ...analysis.findings import Finding
 
@@ -70,14 +70,14 @@ def step(x: torch.Tensor):
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         found = _FORMS[type(node)](node, context)
-        if found is None or _told(node, context):
+        if found is None or _is_logged(node, context):
             return
         message, build = found
-        built = _muted(node, context) or build()
+        built = _under_guard(node, context) or build()
         yield context.finding(self, node, message, fix=built)
 
 
-def _told(node: ast.expr, context: FileContext) -> bool:
+def _is_logged(node: ast.expr, context: FileContext) -> bool:
     """Whether the text stands in a print, a log call, a warning, an exception or an assertion, or
     in a lambda."""
     while node is not None and not isinstance(node, ast.stmt):
@@ -242,7 +242,7 @@ def _writes(node: ast.AST, name: str, context: FileContext) -> bool:
 # The fixes
 
 
-def _muted(node: ast.expr, context: FileContext) -> Fix | None:
+def _under_guard(node: ast.expr, context: FileContext) -> Fix | None:
     """The Fix that makes text under a guard, where all that reads it is guarded already."""
     statement = context.parent(node)
     while isinstance(statement, (ast.BinOp, ast.Call, ast.JoinedStr, ast.FormattedValue)):
@@ -254,7 +254,7 @@ def _muted(node: ast.expr, context: FileContext) -> Fix | None:
     )
     if (
         not one
-        or not quiet(statement.value, context)
+        or not effect_free(statement.value, context)
         or _shared(statement.targets[0].id, context, statement)
     ):
         return None

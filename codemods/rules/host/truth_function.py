@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.patterns.condition import closeness
+from ....rewriter.transforms.condition import closeness
 from ..call_rule import CallRule
-from .host_read import in_test, told
+from .host_read import in_test, is_logged
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
@@ -42,5 +42,5 @@ def step(x: torch.Tensor, y: torch.Tensor):
             return
         if not method or not context.kind(node.func.value).is_tensor:
             yield from super().check(node, context)
-        elif not told(node, context):
+        elif not is_logged(node, context):
             yield context.finding(self, node, f"{self.message}: `.{node.func.attr}()`")

@@ -6,15 +6,15 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.intents import insert_before, replace_statements
-from ....rewriter.edits.spans import Edit, Refusal, Safety, apply, hidden
-from ....rewriter.patterns.proofs import sees_names
+from ....rewriter.analysis.proofs import sees_names
+from ....rewriter.source.intents import insert_before, replace_statements
+from ....rewriter.source.spans import Edit, Refusal, Safety, apply, hidden
 from ...analysis.constancy import Constancy
 from ..base import Rule
-from .constant_helper import Body
+from .constant_helper import HelperBody
 
 if TYPE_CHECKING:
-    from ....rewriter.patterns.kinds import Kind
+    from ....rewriter.analysis.kinds import Kind
     from ...analysis.definitions import Function
     from ...analysis.file_context import FileContext
     from ...analysis.findings import Finding
@@ -134,7 +134,9 @@ class _Stretch:
         self.outputs = self._outputs(self.run)
 
     def _scan(self, run: Any) -> Constancy | None:
-        scan = Constancy(self.context, self.function, lambda f: Body(self.context).constant(f, ()))
+        scan = Constancy(
+            self.context, self.function, lambda f: HelperBody(self.context).constant(f, ())
+        )
         return scan if all(scan.takes(s) for s in run) else None
 
     @property

@@ -6,15 +6,10 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.intents import insert_before
-from ....rewriter.edits.spans import Edit, Refusal, Safety, hidden
-from ....rewriter.patterns.call_effects import (
-    CONSTANT_BUILTINS,
-    MAY_WRITE,
-    allows,
-    of_function,
-)
-from ....rewriter.patterns.tree_walk import only_store
+from ....rewriter.analysis.call_effects import CONSTANT_BUILTINS, MAY_WRITE, allows, of_function
+from ....rewriter.analysis.tree_walk import only_store
+from ....rewriter.source.intents import insert_before
+from ....rewriter.source.spans import Edit, Refusal, Safety, hidden
 from ...analysis.constancy import number_by_default, several, sized
 from ..base import Rule
 
@@ -95,7 +90,7 @@ def step(x: torch.Tensor):
     def _function(
         self, function: Function, captured: list[Function], context: FileContext
     ) -> Iterator[Finding]:
-        used = Body(context)
+        used = HelperBody(context)
         if not used.constant(function, ()) or not (used.numpy and used.makes):
             return
         calls = [
@@ -116,7 +111,7 @@ def step(x: torch.Tensor):
         decorator = f"@{found[0]}.compiler.assume_constant_result"
         edit = insert_before(context.source, function.node, decorator)
         title = "take its result for constant"
-        if used.detached and _apart(calls, context):
+        if used.detached and _distinct(calls, context):
             form = f"({{}}.clone() if {found[0]}.compiler.is_compiling() else {{}})"
             edits = [edit, *(_own_copy(call, form, context) for call in calls)]
             yield context.finding(self, calls[0], fix=context.fix(title, *edits, imports=found[1]))
@@ -127,7 +122,7 @@ def step(x: torch.Tensor):
         yield context.finding(self, calls[0], fix=fix)
 
 
-def _apart(calls: list[ast.Call], context: FileContext) -> bool:
+def _distinct(calls: list[ast.Call], context: FileContext) -> bool:
     """Whether each call surely gives one tensor, and none stands in another."""
     kinds = [context.kind(c) for c in calls]
     inner = {n for c in calls for n in ast.walk(c) if n is not c}
@@ -218,7 +213,7 @@ def _kept_in_attribute(call: ast.Call, context: FileContext) -> bool:
     return any(isinstance(t, ast.Attribute) for t in [*targets, *named])
 
 
-class Body:
+class HelperBody:
     """Whether a function is one of its arguments alone; whether it uses NumPy, makes a tensor, and
     asks for no gradients of it."""
 

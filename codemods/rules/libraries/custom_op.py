@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.intents import insert_after, insert_before
-from ....rewriter.edits.signatures import annotate_parameter, annotate_result
-from ....rewriter.edits.spans import Edit, Safety
-from ....rewriter.patterns.kinds import ANY, constant
-from ...analysis.numpy_flow import IN_TORCH, LIBRARIES, Flow, InTorch, Unfollowed
+from ....rewriter.analysis.kinds import ANY, constant
+from ....rewriter.source.intents import insert_after, insert_before
+from ....rewriter.source.signatures import annotate_parameter, annotate_result
+from ....rewriter.source.spans import Edit, Safety
+from ...analysis.numpy_flow import IN_TORCH, LIBRARIES, InTorch, NumpyFlow, Unfollowed
 from ..base import Rule
 
 if TYPE_CHECKING:
@@ -182,9 +182,9 @@ class _Operator:
         calls = (n for n in ast.walk(self.node) if isinstance(n, ast.Call))
         names = [self.context.resolve(c.func) or "" for c in calls]
         numpy = any(n.startswith("numpy.") for n in names)
-        return any(n.split(".")[0] in LIBRARIES for n in names) or (numpy and self._meets())
+        return any(n.split(".")[0] in LIBRARIES for n in names) or (numpy and self._overlaps())
 
-    def _meets(self) -> bool:
+    def _overlaps(self) -> bool:
         try:
             return bool(self._flow()[0].met)
         except Unfollowed:
@@ -192,7 +192,7 @@ class _Operator:
 
     def _flow(self) -> Any:
         numbers = [a.arg for a in self.args if a.arg not in self.tensors]
-        flow = Flow(self.context, self.function, self.tensors, numbers)
+        flow = NumpyFlow(self.context, self.function, self.tensors, numbers)
         return flow, flow.result()
 
     def edits(self) -> tuple[list[Edit], tuple[Any, ...], str] | None:

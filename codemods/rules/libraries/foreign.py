@@ -50,7 +50,7 @@ _TRACED = frozenset(
 )
 
 
-class Foreign(Rule):
+class ForeignLibraryCall(Rule):
     """
     A tensor that leaves for a library in C, or for plain Python data (`json`, `scipy`, `PIL`,
     `cv2`, `pandas`), cannot be traced there. Wrap the call with `torch.library.custom_op` and give

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Fix, Safety, hidden
-from ....rewriter.patterns.compiled import compiled_math
-from ....rewriter.patterns.import_names import dotted
+from ....rewriter.analysis.import_names import dotted
+from ....rewriter.source.spans import Fix, Safety, hidden
+from ....rewriter.transforms.compiled import compiled_math
 from ...analysis.captured_walk import has_compiled_form
 from ..base import Rule
 
 if TYPE_CHECKING:
-    from ....rewriter.edits.spans import Edit
+    from ....rewriter.source.spans import Edit
     from ...analysis.definitions import Function
     from ...analysis.file_context import FileContext
     from ...analysis.findings import Finding
@@ -93,7 +93,7 @@ class Model(nn.Module):
         loaded = {n.id for n in nodes if isinstance(n, ast.Name)}
         for call in self._made_outside(node, context, used, loaded):
             edit = context.replacement(call, f"{context.atom(call)}.item()")
-            yield self._told(call, edit, "use .item()", "the number's type changes", (), context)
+            yield self._finding(call, edit, "use .item()", "the number's type changes", (), context)
         for function in captured:
             yield from self._inside(function, context)
 
@@ -135,9 +135,9 @@ class Model(nn.Module):
                 call, f"math.{wanted}({', '.join(context.shown(a) for a in call.args)})"
             )
             why = "the number's type changes, and math raises where NumPy gives nan"
-            yield self._told(call, edit, f"use math.{wanted}", why, imports, context)
+            yield self._finding(call, edit, f"use math.{wanted}", why, imports, context)
 
-    def _told(
+    def _finding(
         self,
         call: ast.Call,
         edit: Edit,

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.spans import Safety
-from ....rewriter.patterns.name_scopes import rebindings
+from ....rewriter.analysis.name_scopes import rebindings
+from ....rewriter.source.spans import Safety
 from ...analysis.definitions import COMPILE
 from ...analysis.findings import NOTE
 from ..base import Rule

@@ -7,9 +7,9 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.edits.import_places import after_imports
-from ....rewriter.edits.spans import Safety, hidden
-from ....rewriter.patterns.compiled.compiled_facts import is_a_tensor
+from ....rewriter.source.import_places import after_imports
+from ....rewriter.source.spans import Safety, hidden
+from ....rewriter.transforms.compiled.trace_time_checks import is_a_tensor
 from ...analysis.captured_walk import has_compiled_form
 from ..base import Rule
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....rewriter.edits.spans import Safety
+from ....rewriter.source.spans import Safety
 from ..base import Rule
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 import torch.fx
 
-from ....runtime.replay.recipes import Apply, Output, Recipe
+from ....runtime.programs.recipes import Apply, Output, Recipe
 from .. import opsets
 from ..node_arguments import as_nodes
-from ..values import CALL_INPUT, Meta, Number, Value
+from ..values import CALL_INPUT, Meta, Number, TracedTensor
 
 # What takes of a tensor its sizes, dtype or device alone: of the later arguments, or of all.
 _AS_ANOTHER = frozenset(("expand_as", "view_as", "reshape_as", "type_as", "to"))
@@ -25,7 +25,7 @@ _OF_FINITE = frozenset(("isnan", "isinf", "isfinite"))
 _MAKERS = ("_like", "new_")
 _VIEWS = frozenset(("view", "reshape", "to", "flatten", "unsqueeze", "squeeze", "contiguous"))
 LONGEST = 2_000  # nodes looked at
-MOST = 32  # assumptions at one place of a call
+MAX_ASSUMPTIONS_AT_SITE = 32  # assumptions at one place of a call
 
 
 def holds(rec: Any, recipe: Recipe, value: Any) -> bool:
@@ -45,7 +45,7 @@ def _allowed(rec: Any) -> bool:
 def _stable(rec: Any, value: Any) -> bool:
     place = rec.origin()
     turn = rec.assumed[place] = rec.assumed.get(place, 0) + 1
-    return turn <= MOST and rec.moving.may_assume((place, turn), value)
+    return turn <= MAX_ASSUMPTIONS_AT_SITE and rec.moving.may_assume((place, turn), value)
 
 
 def _outputs(recipe: Recipe) -> Iterator[Output]:
@@ -55,11 +55,11 @@ def _outputs(recipe: Recipe) -> Iterator[Output]:
         yield from _outputs(part)
 
 
-def _output(rec: Any, recipe: Output) -> Value:
+def _output(rec: Any, recipe: Output) -> TracedTensor:
     return rec.segments[recipe.segment].outputs[recipe.index]  # type: ignore[no-any-return]
 
 
-def _from_integers(rec: Any, value: Value) -> bool:
+def _from_integers(rec: Any, value: TracedTensor) -> bool:
     """Whether no floating-point number went into the value, and nothing random."""
     todo, met = [value], set[Any]()
     while todo and len(met) < LONGEST:
@@ -80,9 +80,9 @@ def _from_integers(rec: Any, value: Value) -> bool:
     return not todo
 
 
-def _sources(segment: Any, node: torch.fx.Node) -> list[Value] | None:
+def _sources(segment: Any, node: torch.fx.Node) -> list[TracedTensor] | None:
     """The values of other segments, and of the call, that a node's value is made of."""
-    found, todo, met = list[Value](), [node], set[torch.fx.Node]()
+    found, todo, met = list[TracedTensor](), [node], set[torch.fx.Node]()
     imported = {made: value for value, made in segment.imports()}
     while todo:
         step = todo.pop()
@@ -100,7 +100,7 @@ def _sources(segment: Any, node: torch.fx.Node) -> list[Value] | None:
     return found
 
 
-def _tells_padding(name: str, node: torch.fx.Node, imported: dict[Any, Value]) -> bool:
+def _tells_padding(name: str, node: torch.fx.Node, imported: dict[Any, TracedTensor]) -> bool:
     """Whether a tensor that the call was given is compared with a constant."""
     if name not in ("eq", "ne", "__eq__", "__ne__") or len(node.all_input_nodes) > 1:
         return False
@@ -197,7 +197,7 @@ class _Builder:
             self._compare(self("sum", self("lt", node, 0)), (tensor < 0).sum(), 0)
 
     def _compare(self, node: torch.fx.Node, found: torch.Tensor, expected: int) -> None:
-        value = Value(self.rec.segment.index, node, -1, Meta.of(found))
+        value = TracedTensor(self.rec.segment.index, node, -1, Meta.of(found))
         recipe = Apply(torch.Tensor.item, (self.rec.value_recipe(value),))
         self.rec.outcomes.append((recipe.after, recipe, expected))
 

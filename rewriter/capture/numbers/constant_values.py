@@ -10,16 +10,18 @@ from typing import Any
 import torch
 import torch.fx
 
-from ....lowering.graphs.transformed import PulledBack, Transformed
-from ....runtime.guard import Obj
-from ....runtime.replay.recipes import Apply, Input
+from ....lowering.graph.func_transforms import PulledBack, Transformed
+from ....runtime.guards.guard import Obj
+from ....runtime.programs.recipes import Apply, Input
 from ... import catalogue
 from .. import opsets
-from ..moving import is_argument
+from ..dynamic_inputs import is_argument
 from ..nested import tensors_in
-from ..values import CALL_INPUT, Meta, Value, is_plain
+from ..values import CALL_INPUT, Meta, TracedTensor, is_plain
 
-MOST = 64  # elements of an input that a call compares, so that what follows from it is constant
+MAX_COMPARED_ELEMENTS = (
+    64  # elements of an input that a call compares, so that what follows from it is constant
+)
 
 
 def are(recorder: Any, args: Any, given: bool = False) -> bool:
@@ -63,7 +65,7 @@ def bind(recorder: Any, result: torch.Tensor) -> torch.Tensor:
     recorder.known.register(kept, Obj(kept, "constant"))
     origin, segment = recorder.origin_text(), recorder.segment
     node = segment.call("call_method", "clone", (recorder.node(kept),), {}, origin)
-    recorder.tracker.add(result, Value(segment.index, node, -1, Meta.of(result)))
+    recorder.tracker.add(result, TracedTensor(segment.index, node, -1, Meta.of(result)))
     recorder.constants.add(recorder.value(kept))
     return kept
 
@@ -75,11 +77,11 @@ def written(recorder: Any) -> bool:
     return shared or any(not check.passes(array) for array, check in recorder.known.arrays)
 
 
-def _inputs_below(recorder: Any, values: Iterable[Value]) -> set[Value] | None:
+def _inputs_below(recorder: Any, values: Iterable[TracedTensor]) -> set[TracedTensor] | None:
     """The inputs that went into `values`; None where something did that is not constant."""
     changed = {value for segment in recorder.segments for value in segment.written}
     nodes = {value.node for value in changed}
-    found: set[Value] = set()
+    found: set[TracedTensor] = set()
     met: set[Any] = set()
     todo: list[Any] = list(values)
     while todo:
@@ -87,7 +89,7 @@ def _inputs_below(recorder: Any, values: Iterable[Value]) -> set[Value] | None:
         if step in met:
             continue
         met.add(step)
-        if isinstance(step, Value):
+        if isinstance(step, TracedTensor):
             if step in changed or step.home < CALL_INPUT:
                 return None
             if step in recorder.constants:
@@ -114,9 +116,9 @@ def _below(node: torch.fx.Node) -> list[torch.fx.Node]:
     return node.all_input_nodes
 
 
-def _imported(recorder: Any, placeholder: torch.fx.Node) -> Value:
+def _imported(recorder: Any, placeholder: torch.fx.Node) -> TracedTensor:
     builder = next(each for each in recorder.segments if each.graph is placeholder.graph)
-    value: Value = builder.imported(placeholder)
+    value: TracedTensor = builder.imported(placeholder)
     return value
 
 
@@ -131,7 +133,7 @@ def _computes(node: torch.fx.Node) -> bool:
     return not opsets.draws(name) and "empty" not in name
 
 
-def _pinned(recorder: Any, values: set[Value], learnt: bool) -> bool:
+def _pinned(recorder: Any, values: set[TracedTensor], learnt: bool) -> bool:
     """Whether later calls can be told apart by the content of these inputs; from now on they
     are. `learnt`: parameters may be among them."""
     tensors = {value: tensor for tensor, value in recorder.tracker.live_inputs()}
@@ -149,7 +151,9 @@ def _pinned(recorder: Any, values: set[Value], learnt: bool) -> bool:
     return True
 
 
-def _may_pin(recorder: Any, learnt: bool, path: Any, value: Value, tensor: torch.Tensor) -> bool:
+def _may_pin(
+    recorder: Any, learnt: bool, path: Any, value: TracedTensor, tensor: torch.Tensor
+) -> bool:
     """A small tensor that holds what an earlier recording compared, if there was one; of what the
     call is given, only numbers that count or choose."""
     if not is_plain(tensor) or value.index in recorder.dynamic_inputs:
@@ -157,7 +161,11 @@ def _may_pin(recorder: Any, learnt: bool, path: Any, value: Value, tensor: torch
     if tensor.device.type != "cpu" or not tensor.is_contiguous() or tensor.is_complex():
         return False
     learns = tensor.requires_grad and recorder.grad_mode and not learnt
-    if tensor.numel() > MOST or learns or (tensor.is_floating_point() and is_argument(path)):
+    if (
+        tensor.numel() > MAX_COMPARED_ELEMENTS
+        or learns
+        or (tensor.is_floating_point() and is_argument(path))
+    ):
         return False
     before = recorder.moving.contents.get(path)
     return before is None or value in recorder.pinned or before == content(tensor)

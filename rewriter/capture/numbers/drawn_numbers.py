@@ -15,7 +15,7 @@ _COMPARED = {
 }
 
 
-def decided(recorder: Any, args: Any) -> bool:
+def on_drawn_branch(recorder: Any, args: Any) -> bool:
     """Whether the one tensor that is read is such a comparison, made in this part of the call."""
     tracked = recorder.tracker.get(args[0]) if isinstance(args[0], torch.Tensor) else None
     if tracked is None or tracked.value.home < 0:

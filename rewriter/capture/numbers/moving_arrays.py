@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ....runtime.guard import Content, Obj, OnArray
+from ....runtime.guards.guard import ArrayContent, Obj, OnArray
 from ..provenance import share_memory
 
 
@@ -16,7 +16,7 @@ def as_input(recorder: Any, array: Any) -> torch.Tensor | None:
     path = known.path_of(array)
     if path is None or isinstance(path, Obj) or not array.flags.writeable:
         return None
-    if path not in recorder.moving.arrays and array.nbytes <= Content.MOST:
+    if path not in recorder.moving.arrays and array.nbytes <= ArrayContent.MOST:
         return None
     for lent, tensor, _ in known.lent:
         if lent is array:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ....runtime.replay.recipes import Apply
+from ....runtime.programs.recipes import Apply
 from ... import catalogue
 from .. import opsets
 from ..nested import tensors_in
@@ -28,28 +28,31 @@ def may_stay(rec: Any) -> bool:
     return rec.options.backend not in ("native", "aot_eager")
 
 
-def takes(rec: Any, name: str, size: torch.Tensor) -> bool:
+def may_take_size(rec: Any, name: str, size: torch.Tensor) -> bool:
     """Whether the operator may take the size as the tensor that it is."""
     made = rec.value(size).home != CALL_INPUT and name not in _PARTS
     return made and may_stay(rec) and not constant_values.are(rec, size)
 
 
-def numbers(rec: Any, name: str, args: Any) -> dict[int, scalar_forms.Form]:
+def numbers(rec: Any, name: str, args: Any) -> dict[int, scalar_forms.ScalarForm]:
     """The forms of the numbers among the sizes that an operator takes which are read from tensors
     of the graph, by position."""
     if not may_stay(rec) or name in _PARTS:
         return {}
-    found: dict[int, scalar_forms.Form] = {}
+    found: dict[int, scalar_forms.ScalarForm] = {}
     for index in range(len(args))[opsets.SIZES_AT.get(name, slice(0))]:
         form = getattr(args[index], "form", None)
-        if not isinstance(form, scalar_forms.Form) or type(args[index]) is not scalars.TracedInt:
+        if (
+            not isinstance(form, scalar_forms.ScalarForm)
+            or type(args[index]) is not scalars.TracedInt
+        ):
             continue
         if args[index].recipe.graph and scalars.live_in(rec, args[index]):
             found[index] = form
     return found
 
 
-def settle(rec: Any, name: str, args: Any, kwargs: Any) -> None:
+def settle_sizes(rec: Any, name: str, args: Any, kwargs: Any) -> None:
     """Python asks for sizes, or how many parts there are."""
     if name in opsets.SIZED or name in _PARTS:
         for tensor in tensors_in((args, kwargs)):

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 import torch.fx
 
-from ....runtime.replay.recipes import Apply, Recipe
+from ....runtime.programs.recipes import Apply, Recipe
 from ..segments import SegmentBuilder
-from ..values import Value
+from ..values import TracedTensor
 from . import scalars
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Form:
+class ScalarForm:
     """How the graph makes a scalar: from a one-element tensor's value, or by arithmetic on other
     forms and constants."""
 
@@ -42,14 +42,14 @@ _SUMS = frozenset(
 )
 _OPERATIONS = _SUMS | frozenset("__rpow__ gt lt ge le eq ne __eq__ __ne__".split())
 _DIVISIONS = frozenset("div true_divide __truediv__ div_ truediv __rdiv__ __rtruediv__".split())
-_NAMED = {  # the number that scales what is added; `lowering.graphs.tensor_numbers` writes it out
+_NAMED = {  # the number that scales what is added; `lowering.graph.tensor_numbers` writes it out
     **dict.fromkeys("add add_ sub sub_ _foreach_add _foreach_add_".split(), "alpha"),
     **dict.fromkeys("addcdiv addcdiv_ addcmul addcmul_".split(), "value"),
     **dict.fromkeys("_foreach_addcdiv _foreach_addcdiv_".split(), "value"),
     **dict.fromkeys("_foreach_addcmul _foreach_addcmul_".split(), "value"),
 }
 _FUSED = frozenset("_fused_adam_ _fused_adamw_ _fused_sgd_ _fused_adagrad_".split())
-# What schedules move; `lowering.graphs.fused_steps` takes numbers and tensors.
+# What schedules move; `lowering.graph.fused_steps` takes numbers and tensors.
 _RATES = ("lr", "beta1", "momentum")
 _NORM = frozenset(
     "weight bias training momentum eps".split()
@@ -65,12 +65,12 @@ _HALVES = (torch.bfloat16, torch.float16)
 _OF_HALVES = _SUMS | _DIVISIONS | _OF_LISTS | {"_foreach_lerp", "_foreach_lerp_"}
 
 
-def of_tensor(value: Value) -> Form:
+def of_tensor(value: TracedTensor) -> ScalarForm:
     """The form of `tensor.item()`."""
-    return Form(None, (value,))
+    return ScalarForm(None, (value,))
 
 
-def of_call(function: Any, args: tuple[Any, ...]) -> Form | None:
+def of_call(function: Any, args: tuple[Any, ...]) -> ScalarForm | None:
     """The form of arithmetic on scalars, if the graph can do it as Python does (where its int64
     does not overflow, which `checked` asks for)."""
     kinds = [type(scalars.plain(arg)) for arg in args]
@@ -81,7 +81,7 @@ def of_call(function: Any, args: tuple[Any, ...]) -> Form | None:
     parts = tuple(arg.form if scalars.is_live(arg) else arg for arg in args)
     pairs = zip(parts, args, strict=True)
     lost = any(part is None or scalars.size_form(arg) for part, arg in pairs)
-    return None if lost else Form(function, parts)
+    return None if lost else ScalarForm(function, parts)
 
 
 def _is_known(function: Any, kinds: list[type]) -> bool:
@@ -111,7 +111,7 @@ def _small(number: int) -> None:
 
 def node_of(form: Any, segment: SegmentBuilder, origin: str) -> Any:
     """The node (0-dim, float64 or int64) of a form in `segment`; a constant as it is."""
-    if not isinstance(form, Form):
+    if not isinstance(form, ScalarForm):
         return form
     if form.function is None:
         (value,) = form.parts
@@ -136,7 +136,7 @@ def node_of(form: Any, segment: SegmentBuilder, origin: str) -> Any:
 
 def _is_real(form: Any) -> bool:
     """Whether the node of a form is of float64."""
-    if not isinstance(form, Form):
+    if not isinstance(form, ScalarForm):
         return isinstance(form, float)
     if form.function is None:
         return bool(form.parts[0].meta.dtype.is_floating_point)
@@ -147,7 +147,7 @@ def _is_real(form: Any) -> bool:
 
 def _as_real(form: Any, node: Any, segment: SegmentBuilder, origin: str) -> Any:
     """The node in float64: beside a Python float, an int64 tensor of no axis gives float32."""
-    if not isinstance(form, Form) or _is_real(form):
+    if not isinstance(form, ScalarForm) or _is_real(form):
         return node
     return segment.call("call_method", "to", (node, torch.float64), {}, origin)
 
@@ -239,7 +239,7 @@ def _operand(args: Any) -> torch.Tensor:
 
 
 def _is_on(form: Any, device: str) -> bool:
-    if not isinstance(form, Form):
+    if not isinstance(form, ScalarForm):
         return True
     if form.function is None:
         return bool(form.parts[0].meta.device.type == device)
@@ -251,14 +251,16 @@ def _is_real_like(tensors: Any) -> bool:
     return dtype in (torch.float32, torch.float64, torch.int64, *_HALVES)
 
 
-def mentions(form: Any, value: Value) -> bool:
+def mentions(form: Any, value: TracedTensor) -> bool:
     """Whether a form is made of what a tensor holds."""
-    return isinstance(form, Form) and any(p is value or mentions(p, value) for p in form.parts)
+    return isinstance(form, ScalarForm) and any(
+        p is value or mentions(p, value) for p in form.parts
+    )
 
 
 def has_form(number: Any) -> bool:
     """Whether a traced scalar can be made in the graph."""
-    return isinstance(getattr(number, "form", None), Form)
+    return isinstance(getattr(number, "form", None), ScalarForm)
 
 
 def dtype_of(args: tuple[Any, ...]) -> torch.dtype | None:

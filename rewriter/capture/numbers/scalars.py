@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ....runtime.replay.recipes import Apply, Const, Recipe
+from ....runtime.programs.recipes import Apply, ConstRecipe, Recipe
 from .. import current
 
 
@@ -36,7 +36,7 @@ def live_in(recorder: Any, value: Any) -> bool:
 
 def recipe_of(value: Any) -> Recipe:
     """The recipe of a traced value, or the constant that a plain one is."""
-    return value.recipe if is_live(value) else Const(plain(value))
+    return value.recipe if is_live(value) else ConstRecipe(plain(value))
 
 
 def plain(value: Any) -> Any:
@@ -77,7 +77,7 @@ def apply(function: Any, *args: Any) -> Any:
         result = function(*map(plain, args))
     except Exception:
         for arg in args:
-            settle(arg)
+            concretize_scalar(arg)
         raise
     if result is NotImplemented or not any(map(is_live, args)):
         return result
@@ -120,7 +120,7 @@ def _is_bounded(number: Any) -> bool:
     return read or (form is not None and form.bounded)
 
 
-def settle(value: Any) -> Any:
+def concretize_scalar(value: Any) -> Any:
     """The plain value, with its outcome recorded: Python is about to depend on it."""
     return value.recording.outcome(value.recipe, plain(value)) if is_live(value) else plain(value)
 
@@ -148,7 +148,7 @@ def _unary(function: Any) -> Any:
 
 
 def _settled(function: Any) -> Any:
-    return lambda self, *args: function(settle(self), *args)
+    return lambda self, *args: function(concretize_scalar(self), *args)
 
 
 def _arithmetic() -> dict[str, Any]:
@@ -259,7 +259,7 @@ class Stripper:
         self.value, self.owner = _Strip(True, anew), _Strip(False, anew)
 
 
-MOST = (
+MAX_EXPRESSION_NODES = (
     20_000  # objects looked into: what was made in the call is small, what it refers to need not be
 )
 
@@ -278,7 +278,7 @@ class _Strip:
             return obj
         done = self._anew if isinstance(obj, tuple | frozenset) else self._in_place
         if id(obj) not in done:
-            if len(self._keep) > MOST:
+            if len(self._keep) > MAX_EXPRESSION_NODES:
                 return obj
             self._keep.append(obj)
             done[id(obj)] = obj

@@ -14,18 +14,18 @@ import torch.fx
 from torch._dispatch.python import enable_python_dispatcher
 
 from ....lowering.autograd.differentiation import differentiates
-from ....lowering.fakes import PacedFakeMode, unlogged
-from ....lowering.graphs import rnn
-from ....lowering.graphs.control_flow import Bodies, with_bodies
-from ....lowering.graphs.tensor_numbers import write_out_numbers
-from ....runtime.guard import TensorMeta
-from ....runtime.replay.recipes import Recipe
-from ....runtime.replay.steps import CALL_INPUT, HOST
-from ....runtime.warning_filters import unsaid
+from ....lowering.fake_tensor_mode import PacedFakeMode, unlogged
+from ....lowering.graph import rnn
+from ....lowering.graph.control_flow import Bodies, with_bodies
+from ....lowering.graph.tensor_numbers import write_out_numbers
+from ....runtime.guards.guard import TensorMeta
+from ....runtime.programs.recipes import Recipe
+from ....runtime.programs.steps import CALL_INPUT, HOST
+from ....runtime.warning_filters import suppress_warnings
 from ..segments import READ, Segment
 from ..values import Meta, Number
 from .constant_shapes import masked_sizes
-from .traced_sizes import LARGEST, Form, SymbolicEnv
+from .traced_sizes import LARGEST, SizeForm, SymbolicEnv
 
 ITSELF = -1  # in the place of a dim: the input is a number
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -35,7 +35,7 @@ class Inconsistent(Exception):
     """The symbolic run does not agree with the recorded call: the recording stays static."""
 
 
-class Symbols:
+class RecordedSymbols:
     """The symbolic sizes of one recording. `dynamic`: call input -> dims whose sizes are symbols.
     `numbers`: call inputs that are symbols themselves, with their values."""
 
@@ -49,7 +49,7 @@ class Symbols:
         self._made: dict[tuple[int, int], Any] = {}
         self._shapes: dict[int, tuple[Any, Any]] = {}
         self._examples: list[list[Any]] = []
-        self._forms: list[Form] = []
+        self._forms: list[SizeForm] = []
         self._decided = False
         self.slipped = False  # a size was read where it cannot be followed
         self.holds: Callable[[list[Any]], bool] = _undecided
@@ -66,7 +66,7 @@ class Symbols:
         results: list[Any] = []
         with (
             unlogged(),
-            unsaid(),
+            suppress_warnings(),
             torch.inference_mode(False),
             self.mode,
             torch.no_grad(),
@@ -209,7 +209,7 @@ class Symbols:
 
         return eval(f"lambda I: (lambda {names}: {text})({reads})", dict(SYMPY_INTERP))  # type: ignore[no-any-return]
 
-    def _lazily(self, form: Form) -> Callable[[list[Any]], Any]:
+    def _lazily(self, form: SizeForm) -> Callable[[list[Any]], Any]:
         """What a later call computes for a form, made when the first asks: most are never asked
         for."""
         value = form.symbol
@@ -318,7 +318,7 @@ def _modules(segments: Iterable[Segment]) -> Iterator[torch.fx.GraphModule]:
         yield from with_bodies(segment.module)
 
 
-def forms_in(segments: Iterable[Segment]) -> list[Form]:
+def forms_in(segments: Iterable[Segment]) -> list[SizeForm]:
     """The forms that the graphs have nodes for."""
     return [
         node.meta["size"]

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 import torch.fx
 
-from ....runtime.replay.recipes import Env, Recipe
-from ....runtime.replay.steps import CALL_INPUT
+from ....runtime.programs.recipes import Env, Recipe
+from ....runtime.programs.steps import CALL_INPUT
 from .. import opsets
-from ..stops import Stopped
-from ..values import Meta, Number, Value
+from ..stops import RecordingStopped
+from ..values import Meta, Number, TracedTensor
 from .scalars import plain, size_form, traced
 
 ARITHMETIC = frozenset(
@@ -39,7 +39,7 @@ EXPONENTS = (2, 0.5, -0.5, -1)
 LARGEST = 2**31  # sizes and given integers above are constants; a product of two stays in 64 bits
 
 
-class Form:
+class SizeForm:
     """A number that follows from sizes. `seen`: its value in the recorded call. `symbol`: its
     symbolic value, once that is known."""
 
@@ -55,11 +55,11 @@ class Form:
         raise NotImplementedError
 
 
-class Read(Form):
+class Read(SizeForm):
     """`value.method(*arguments)`: a size, a stride, whether it is contiguous."""
 
     def __init__(
-        self, seen: Any, value: Value, meta: Meta, method: str, arguments: tuple[Any, ...]
+        self, seen: Any, value: TracedTensor, meta: Meta, method: str, arguments: tuple[Any, ...]
     ) -> None:
         super().__init__(seen)
         self.value, self.meta, self.method, self.arguments = value, meta, method, arguments
@@ -67,25 +67,25 @@ class Read(Form):
 
     def make(self, segment: Any, origin: str) -> torch.fx.Node:
         if self.gone:
-            raise Stopped
+            raise RecordingStopped
         tensor = segment.node(self.value, self.meta)
         return segment.call("call_method", self.method, (tensor, *self.arguments), {}, origin)
 
 
-class Given(Form):
+class InputNumber(SizeForm):
     """An integer that the call was given, call input `index`."""
 
     bounded = False
 
     def __init__(self, seen: int, index: int) -> None:
         super().__init__(seen)
-        self.value = Value(CALL_INPUT, None, index, Number(seen))
+        self.value = TracedTensor(CALL_INPUT, None, index, Number(seen))
 
     def make(self, segment: Any, origin: str) -> torch.fx.Node:
         return segment.node(self.value, self.value.meta)
 
 
-class Computed(Form):
+class Computed(SizeForm):
     """Arithmetic on forms and constants."""
 
     def __init__(self, seen: Any, function: Callable[..., Any], parts: tuple[Any, ...]) -> None:
@@ -94,13 +94,13 @@ class Computed(Form):
 
     def make(self, segment: Any, origin: str) -> torch.fx.Node:
         parts = tuple(
-            node_of(part, segment, origin) if isinstance(part, Form) else part
+            node_of(part, segment, origin) if isinstance(part, SizeForm) else part
             for part in self.parts
         )
         return segment.call("call_function", self.function, parts, {}, origin)
 
 
-def node_of(form: Form, segment: Any, origin: str) -> torch.fx.Node:
+def node_of(form: SizeForm, segment: Any, origin: str) -> torch.fx.Node:
     """The node of `form` in `segment`, made where it is first asked for. It is no operator: a graph
     of sizes alone is empty."""
     if form not in segment.sizes:
@@ -123,7 +123,7 @@ class SizeOf(Recipe):
 
     sizes = True
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: SizeForm) -> None:
         self.form = form
 
     def make(self, env: Env) -> Any:
@@ -140,12 +140,12 @@ class SymbolicEnv(Env):
         super().__init__([], 0)
 
 
-def of_call(function: Any, args: tuple[Any, ...]) -> Form | None:
+def of_call(function: Any, args: tuple[Any, ...]) -> SizeForm | None:
     """The form of arithmetic on traced sizes and plain numbers."""
     if function not in ARITHMETIC:
         return None
     parts = tuple(size_form(arg) or arg for arg in args)
-    if not any(isinstance(part, Form) for part in parts) or not all(map(_is_small, parts)):
+    if not any(isinstance(part, SizeForm) for part in parts) or not all(map(_is_small, parts)):
         return None
     if function is operator.pow and parts[1] not in EXPONENTS:
         return None
@@ -155,7 +155,9 @@ def of_call(function: Any, args: tuple[Any, ...]) -> Form | None:
 def _is_small(part: Any) -> bool:
     """A form, or a number with which sizes stay in 64 bits."""
     return (
-        isinstance(part, Form) or type(part) is float or (type(part) is int and abs(part) < LARGEST)
+        isinstance(part, SizeForm)
+        or type(part) is float
+        or (type(part) is int and abs(part) < LARGEST)
     )
 
 

@@ -4,9 +4,9 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering import pipeline
-from dynfix.lowering.ir import Batch, Group
-from dynfix.lowering.stages.conversions import gather_conversions
-from dynfix.lowering.stages.storage import bytes_of, lifetimes
+from dynfix.lowering.loops.conversions import gather_conversions
+from dynfix.lowering.loops.ir import Batch, Group
+from dynfix.lowering.loops.storage import bytes_of, lifetimes
 
 OPTIONS = {"target": "triton", "strict": True}
 

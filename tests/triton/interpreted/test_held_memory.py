@@ -4,8 +4,8 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering import pipeline
-from dynfix.lowering.stages import held_memory
-from dynfix.lowering.stages.storage import bytes_of, lifetimes
+from dynfix.lowering.loops import liveness
+from dynfix.lowering.loops.storage import bytes_of, lifetimes
 
 WIDTH, GROWTH = 32, 8
 
@@ -27,7 +27,7 @@ def peaks(monkeypatch):
 
     found, original = [], pipeline.finish
     monkeypatch.setattr(pipeline, "finish", finish)
-    monkeypatch.setattr(held_memory, "LARGE", 1)
+    monkeypatch.setattr(liveness, "MIN_STANDALONE_BYTES", 1)
     return found
 
 
@@ -42,8 +42,8 @@ def test_joins_of_all_before(peaks, monkeypatch):
     torch.manual_seed(0)
     weights = [torch.randn(WIDTH + GROWTH * k, GROWTH) / 6 for k in range(8)]
     lines = []
-    for near, rows in ((1 << 20, 64), (held_memory.NEAR, 96)):  # each a program of its own
-        monkeypatch.setattr(held_memory, "NEAR", near)
+    for near, rows in ((1 << 20, 64), (liveness.NEAR, 96)):  # each a program of its own
+        monkeypatch.setattr(liveness, "NEAR", near)
         call = dynfix.compile(dense, fullgraph=True, options={"target": "triton", "strict": True})
         for _ in range(3):
             x = torch.randn(rows, WIDTH)

@@ -4,12 +4,12 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from dynfix.lowering.targets import triton_math as m
+from dynfix.lowering.targets.triton.triton_target import triton_math as m
 from dynfix.runtime.gpu.triton_kernels import load_source
 
 NAMES = ("erf", "erf_fast", "tanh", "sigmoid", "sigmoid_fast", "exp_fast", "digamma")
 HEADER = (
-    "import triton\nimport triton.language as tl\nfrom dynfix.lowering.targets import triton_math"
+    "import triton\nimport triton.language as tl\nfrom dynfix.lowering.targets.triton import triton_math"
     " as m\n"
 )
 KERNEL = """

@@ -5,8 +5,13 @@ import math
 
 import pytest
 import torch
-from dynfix.lowering.stages import columns
-from dynfix.lowering.targets import triton, triton_build, triton_split, triton_tile
+from dynfix.lowering.loops import columns
+from dynfix.lowering.targets.triton.triton_target import (
+    triton_build,
+    triton_split,
+    triton_target,
+    triton_tile,
+)
 from lowering_tests.harness import check, check_gradients
 
 F = torch.nn.functional
@@ -16,13 +21,13 @@ F = torch.nn.functional
 def texts(monkeypatch):
     """The text of every kernel that is printed."""
     found = []
-    printed = triton.print_kernel
+    printed = triton_target.print_kernel
 
     def remember(*args, **kwargs):
         found.append(printed(*args, **kwargs))
         return found[-1]
 
-    monkeypatch.setattr(triton, "print_kernel", remember)
+    monkeypatch.setattr(triton_target, "print_kernel", remember)
     return lambda: "\n".join(kernel.text for kernel in found)
 
 

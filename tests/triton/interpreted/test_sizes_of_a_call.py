@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from dynfix.lowering.targets import triton
+from dynfix.lowering.targets.triton.triton_target import triton_target
 from dynfix.runtime.gpu import launch_triton
 from lowering_tests.harness import CHECKED
 from lowering_tests.symbolic import check_sizes, check_training
@@ -46,9 +46,11 @@ def test_training_of_rows_of_known_length():
 
 def test_what_32_bits_do_not_hold_is_counted_in_64(monkeypatch):
     printed = []
-    original = triton.print_kernel
+    original = triton_target.print_kernel
     monkeypatch.setattr(
-        triton, "print_kernel", lambda *a, **k: printed.append(original(*a, **k)) or printed[-1]
+        triton_target,
+        "print_kernel",
+        lambda *a, **k: printed.append(original(*a, **k)) or printed[-1],
     )
     check_sizes(lambda x, y: x * y + 1, pair, SIZES, options=TRITON)
     kernel = next(kernel for kernel in printed if kernel.wider is not None)

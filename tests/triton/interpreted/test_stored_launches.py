@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from dynfix.lowering.targets import triton_build
-from dynfix.runtime import cache
+from dynfix.lowering.targets.triton.triton_target import triton_build
+from dynfix.runtime.cache import disk_cache, gpu_launches
+from dynfix.runtime.cache.plain_data import Damaged
 from dynfix.runtime.gpu import launch_triton, triton_kernels
 from dynfix.runtime.options import Options
-from dynfix.runtime.stored import gpu_launches
-from dynfix.runtime.stored.plain_data import Damaged
 from lowering_tests.test_stored_programs import CASES, Line, outcome
 
 OPTIONS = Options(verify_ir=True, target="triton")
@@ -64,7 +63,7 @@ def norm(x):
 
 def test_launches_one_after_the_other(monkeypatch):
     (launch,) = launches(monkeypatch, norm, torch.randn(4, 8))
-    both = launch_triton.InTurn(((launch, (0, 1)), (launch, (1, 2))), 3)
+    both = launch_triton.SequentialLaunch(((launch, (0, 1)), (launch, (1, 2))), 3)
     data = gpu_launches.to_data(both)
     again = gpu_launches.Launches([data]).launch(data)
     x, first, second = torch.randn(4, 8), torch.empty(4, 8), torch.empty(4, 8)
@@ -87,7 +86,7 @@ def test_damaged_data(place, monkeypatch):
 def test_a_source_that_was_changed_is_not_loaded(monkeypatch):
     (launch,) = launches(monkeypatch, norm, torch.randn(4, 8))
     data = gpu_launches.to_data(launch)
-    path = cache.path_for(data[4][0][0], ".py")
+    path = disk_cache.path_for(data[4][0][0], ".py")
     path.write_text(path.read_text() + "\nraise SystemExit\n")
     with pytest.raises(Damaged):
         gpu_launches.Launches([data])

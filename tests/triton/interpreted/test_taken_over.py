@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from dynfix.lowering import pipeline
-from dynfix.runtime.program import Alloc, Extern, Kernel
+from dynfix.runtime.programs.program import Alloc, Extern, KernelStep
 from lowering_tests.harness import check
 
 F = torch.nn.functional
@@ -98,11 +98,11 @@ def test_small_loops_over_inputs_are_one_launch(steps):
         return x
 
     check(fn, *square()[:2], *(torch.rand(16) + 0.5 for _ in range(3)), rtol=1e-4, atol=1e-4)
-    assert sum(isinstance(step, Kernel) for step in steps) == 4
+    assert sum(isinstance(step, KernelStep) for step in steps) == 4
 
 
 def test_an_activation_that_the_library_applies(steps, monkeypatch):
-    monkeypatch.setattr("dynfix.lowering.graphs.epilogues.DEVICES", frozenset({"cpu"}))
+    monkeypatch.setattr("dynfix.lowering.graph.epilogues.DEVICES", frozenset({"cpu"}))
 
     def fn(x, w, bias, v):
         return F.linear(F.relu(F.linear(x, w, bias)), v, bias)
@@ -115,4 +115,4 @@ def test_an_activation_that_the_library_applies(steps, monkeypatch):
         torch._addmm_activation,
         torch.addmm,
     ]
-    assert not any(isinstance(step, Kernel) for step in steps)
+    assert not any(isinstance(step, KernelStep) for step in steps)

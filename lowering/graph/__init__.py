@@ -1,0 +1,1 @@
+"""FX passes, before and around AOTAutograd."""

@@ -1,1 +1,0 @@
-"""What is done to graphs of torch before and around AOTAutograd."""

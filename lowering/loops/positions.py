@@ -1,0 +1,96 @@
+"""Positions from memory that may be out of range: eager raises, whatever becomes of what is read
+there. A loop that would no longer ask hands its positions on to a loop that does nothing else."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import prod
+
+import torch
+
+from . import sizes
+from .axes import axes_of
+from .ir import (
+    Buffer,
+    IndexValue,
+    Indirect,
+    Load,
+    Nest,
+    Select,
+    Store,
+    Value,
+    atoms,
+    has_positions,
+    indices_of,
+    rewrite_axes,
+)
+from .kernel_graph import Layout
+from .polynomials import Size
+from .sizes import Axis, Index
+
+
+def asked(nest: Nest) -> tuple[Indirect, ...]:
+    """The positions that the nest asks for at every point: not those behind a condition."""
+    if not has_positions(nest):
+        return ()
+    indices = [store.index for store in nest.stores]
+    indices += (index for value in unconditional(nest) for index in indices_of(value))
+    return tuple(dict.fromkeys(uncertain(indices)))
+
+
+def uncertain(indices: Iterable[Index]) -> Iterator[Indirect]:
+    for atom in (atom for index in indices for atom in atoms(index)):
+        if isinstance(atom, Indirect) and atom.may_raise:
+            yield atom
+
+
+def unconditional(nest: Nest) -> Iterator[Value]:
+    """The values that the nest computes at every point, whatever conditions give, but for loads
+    under a mask."""
+    seen, todo = set[Value](), [*nest.roots]
+    while todo:
+        value = todo.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if isinstance(value, Select):
+            todo.append(value.condition)
+        elif isinstance(value, Load) and value.mask is not None:
+            todo.append(value.mask)
+        else:
+            yield value
+            todo += value.below()
+
+
+def checks_of(nest: Nest, atoms_: Iterable[Indirect], layouts: dict[Buffer, Layout]) -> list[Nest]:
+    """Loops that ask for these positions of the nest, and do nothing else."""
+    device = layouts[nest.stores[0].buffer].device
+    return [check(atom, nest.origins, device, layouts) for atom in atoms_]
+
+
+def check(
+    atom: Indirect, origins: tuple[str, ...], device: torch.device, layouts: dict[Buffer, Layout]
+) -> Nest:
+    """A loop that asks for the position at each point of the axes that it depends on."""
+    position = IndexValue(sizes.atom_index(atom))
+    axes = sorted(axes_of(position), key=lambda axis: axis.number)
+    return computed(position, axes, (), origins, device, layouts)[0]
+
+
+def computed(
+    value: Value,
+    axes: Sequence[Axis],
+    inner: Sequence[Axis],
+    origins: tuple[str, ...],
+    device: torch.device,
+    layouts: dict[Buffer, Layout],
+) -> tuple[Nest, Load]:
+    """A nest that stores the value, folded over `inner`, at each point of `axes` into a new buffer,
+    and a load of it there."""
+    shape: tuple[Size, ...] = tuple(axis.size for axis in axes)
+    strides = sizes.contiguous_strides(shape)
+    buffer = Buffer(f"new{len(layouts)}", value.dtype, prod(shape))
+    layouts[buffer] = Layout(shape, strides, device)
+    places = {axis: Axis(number, axis.size) for number, axis in enumerate((*axes, *inner))}
+    moved = rewrite_axes(value, lambda axis: sizes.atom_index(places[axis]))  # type: ignore[index]
+    store = Store(buffer, sizes.linear([places[a] for a in axes], strides), moved)
+    nest = Nest(shape, tuple(axis.size for axis in inner), (store,), origins)
+    return nest, Load(buffer, sizes.linear(axes, strides))

@@ -1,0 +1,156 @@
+"""Parts that are stored side by side, then copied as a whole into another order, are stored in that
+order at once: the gradients of a split, of which each part has a nest of its own, so that inlining
+cannot do it."""
+
+from collections import Counter
+
+from . import sizes
+from .axes import canonical, rebuild
+from .inline import stored_at
+from .ir import Buffer, Load, Nest, Store, atoms, nest_loads
+from .kernel_graph import Item, Unit
+from .polynomials import divided, is_known
+from .sizes import Atom, Axis, FloorDiv, Index, Mod, Size
+
+
+def sink(unit: Unit) -> Unit:
+    """Every whole copy of a buffer that nothing else reads left out, where its writers can store
+    into the copy."""
+    copies = [item for item in unit.items if isinstance(item, Nest) and is_copy(item)]
+    if not copies:
+        return unit
+    stores = _Stores(unit)
+    for copy in copies:
+        stores.sink(copy)
+    return unit.replace(items=stores.items())
+
+
+def is_copy(nest: Nest) -> bool:
+    """Whether the nest copies each element of one buffer once."""
+    value = nest.stores[0].value
+    if (
+        len(nest.stores) != 1
+        or nest.inner
+        or nest.stores[0].combine is not None
+        or not isinstance(value, Load)
+    ):
+        return False
+    plain = (
+        value.mask is None
+        and value.index.offset == 0
+        and all(isinstance(a, Axis) for a, _ in value.index.terms)
+    )
+    return (
+        plain and is_known(value.buffer.size) and _fills(value.index, nest.axes, value.buffer.size)
+    )
+
+
+def _fills(index: Index, axes: tuple[Axis, ...], size: Size) -> bool:
+    """Whether the index takes every number below `size` once."""
+    expected: Size = 1
+    for axis in sorted((a for a in axes if a.size != 1), key=lambda a: sizes.coefficient(index, a)):
+        if not is_known(axis.size) or sizes.coefficient(index, axis) != expected:
+            return False
+        expected *= axis.size
+    return expected == size
+
+
+class _Stores:
+    """The nests of a unit by what they store, while copies are left out."""
+
+    def __init__(self, unit: Unit) -> None:
+        nests = [item for item in unit.items if isinstance(item, Nest)]
+        self._unit = unit
+        self._now: dict[Nest, Nest | None] = dict(zip(nests, nests, strict=True))  # None: left out
+        self._readers = Counter(b for nest in nests for b in {x.buffer for x in nest_loads(nest)})
+        self._stores = Counter(store.buffer for nest in nests for store in nest.stores)
+        self._given = {getattr(ref, "buffer", None) for ref in unit.inputs} | set(unit.constants)
+        self._pinned = unit.outputs_buffers() | unit.extern_buffers() | self._given
+        self._writers: dict[Buffer, list[Nest]] = {}  # as they were
+        for nest in self._now:
+            for buffer in {store.buffer for store in nest.stores}:
+                self._writers.setdefault(buffer, []).append(nest)
+
+    def items(self) -> tuple[Item, ...]:
+        now = (self._now[i] if isinstance(i, Nest) else i for i in self._unit.items)
+        return tuple(item for item in now if item is not None)
+
+    def sink(self, copy: Nest) -> None:
+        """Leave the copy out, if those that store what it reads can store where it does."""
+        load, target = copy.stores[0].value, copy.stores[0].buffer
+        assert isinstance(load, Load)
+        source, writers = load.buffer, self._writers.get(load.buffer, [])
+        pinned = source in self._pinned or target in self._given
+        if self._readers[source] != 1 or pinned or self._stores[target] != 1 or not writers:
+            return
+        now = ((nest, self._now[nest]) for nest in writers)
+        moved = {nest: one and _moved(one, copy, source) for nest, one in now}
+        if None in moved.values():
+            return
+        self._now.update(moved)
+        self._now[copy] = None
+        self._readers[source] = 0
+        self._stores[target] = self._stores.pop(source)
+        self._writers[target] = self._writers.pop(source)
+
+
+def _moved(nest: Nest, copy: Nest, source: Buffer) -> Nest | None:
+    """The nest with its one store going where the copy puts the element; None if that takes
+    divisions."""
+    store, place, load = nest.stores[0], copy.stores[0], copy.stores[0].value
+    if len(nest.stores) != 1 or store.combine is not None or nest.inner or nest.is_reduction:
+        return None
+    assert isinstance(load, Load)
+    places = stored_at(Store(source, load.index, load), copy.axes, store.index)
+    index = sizes.substitute(place.index, places)
+    made = _without_divisions(
+        Nest(nest.space, (), (Store(place.buffer, index, store.value),), nest.origins)
+    )
+    return None if _divisions(made) else canonical(made)
+
+
+def _divisions(nest: Nest) -> list[FloorDiv | Mod]:
+    found = (atom for atom, _ in nest.stores[0].index.terms)
+    return [atom for atom in found if isinstance(atom, FloorDiv | Mod)]
+
+
+def _without_divisions(nest: Nest) -> Nest:
+    """Axes that the store's index divides, split."""
+    while True:
+        cuts = [(axis, d) for atom in _divisions(nest) for axis, d in _cuts(nest, atom)]
+        if not cuts:
+            return nest
+        axis, divisor = max(cuts, key=lambda cut: cut[1])
+        nest = _split(nest, axis, divisor)
+
+
+def _cuts(nest: Nest, division: FloorDiv | Mod) -> list[tuple[Axis, int]]:
+    """Where an axis would have to be cut for the division to go away."""
+    inside = [division, *(a for a in atoms(division.base) if isinstance(a, FloorDiv | Mod))]
+    return [
+        (axis, atom.divisor)
+        for atom in inside
+        for axis in nest.axes
+        if atom.base is sizes.atom_index(axis)
+        and isinstance(atom.divisor, int)
+        and atom.divisor < axis.size
+        if divided(axis.size, atom.divisor) is not None
+    ]
+
+
+def _split(nest: Nest, axis: Axis, divisor: int) -> Nest:
+    spaces = [a.size for a in nest.axes]
+    outer, inner = Axis(axis.number, divided(axis.size, divisor)), Axis(axis.number + 1, divisor)  # type: ignore[arg-type]
+    whole = sizes.add(sizes.scale(sizes.atom_index(outer), divisor), sizes.atom_index(inner))
+
+    def rewrite(old: Atom) -> Index:
+        assert isinstance(old, Axis)
+        later = old.number > axis.number
+        return whole if old is axis else sizes.atom_index(Axis(old.number + later, old.size))
+
+    return rebuild(
+        nest,
+        [*spaces[: axis.number], outer.size, inner.size, *spaces[axis.number + 1 :]],
+        (),
+        rewrite,
+    )

@@ -1,1 +1,0 @@
-"""The stages between lowering and printing."""

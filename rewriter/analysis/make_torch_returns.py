@@ -1,0 +1,103 @@
+"""Writes kinds_data.py from the stubs of an installed torch: `python -m
+dynfix.rewriter.analysis.make_torch_returns`."""
+
+import ast
+import importlib.util
+import textwrap
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+_STUBS = {
+    "METHODS": ("_C/__init__.pyi", "TensorBase"),
+    "FUNCTIONS": ("_C/_VariableFunctions.pyi", None),
+    "FUNCTIONAL": ("nn/functional.pyi", None),
+}
+
+_EXACT = {
+    "Tensor": "T",
+    "_int": "I",
+    "int": "I",
+    "_float": "F",
+    "_bool": "B",
+    "bool": "B",
+    "Number": "N",
+    "Size": "S",
+}
+_HEADER = """Made by make_torch_returns.py from the stubs of torch: what its functions return, as
+`name:letters` (`!`: tensor first)."""
+
+
+def category(annotation):
+    """A letter for a return annotation: T tensor, U tensors, I int, F float, B bool, N number, S
+    size, O other."""
+    if annotation is None:
+        return "O"
+    text = ast.unparse(annotation).strip("'\"")
+    if text in _EXACT:
+        return _EXACT[text]
+    if "return_types" in text or text.lower().startswith(("tuple[tensor", "list[tensor")):
+        return "U"
+    return "T" if text in ("Self", "Tensor | None") else "O"
+
+
+def _defs(path, owner):
+    tree = ast.parse(path.read_text())
+    body = tree.body
+    if owner is not None:
+        body = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == owner).body
+    return [n for n in body if isinstance(n, ast.FunctionDef)]
+
+
+def table(path, owner):
+    """{name: (categories of its overloads, whether every overload takes a tensor first)}."""
+    found = {}
+    for node in _defs(path, owner):
+        args = [*node.args.posonlyargs, *node.args.args][1 if owner else 0 :]
+        first = (
+            bool(args)
+            and args[0].annotation is not None
+            and ast.unparse(args[0].annotation) == "Tensor"
+        )
+        kinds, every = found.get(node.name, (set(), True))
+        found[node.name] = (kinds | {category(node.returns)}, every and first)
+    return found
+
+
+def _function_layers(root):
+    """nn.functional functions whose stub says nothing: those that functional.py annotates
+    itself."""
+    found = {}
+    for node in _defs(root / "nn/functional.py", None):
+        if not node.name.startswith("_") and node.args.args:
+            first = node.args.args[0].annotation
+            found[node.name] = (
+                {category(node.returns)},
+                first is not None and ast.unparse(first) == "Tensor",
+            )
+    return found
+
+
+def _lines(name, words):
+    text = textwrap.fill(
+        " ".join(sorted(words)), 116, break_long_words=False, break_on_hyphens=False
+    )
+    return f'{name} = """\n{text}\n"""'
+
+
+def main():
+    root = Path(importlib.util.find_spec("torch").origin).parent
+    parts = [f'"""{_HEADER}"""']
+    for name, (stub, owner) in _STUBS.items():
+        found = table(root / stub, owner)
+        if name == "FUNCTIONAL":
+            found = {**_function_layers(root), **{k: v for k, v in found.items() if v[0] != {"O"}}}
+        found = {k: v for k, v in found.items() if not k.startswith("__")}
+        words = [
+            f"{k}:{''.join(sorted(kinds))}{'!' * every}" for k, (kinds, every) in found.items()
+        ]
+        parts.append(_lines(name, words))
+    (_HERE / "torch_returns.py").write_text("\n\n".join(parts) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,399 @@
+"""Whether a branch on a tensor's value may become `torch.where`: every condition, in one place.
+
+Eager computes one side and binds it; `torch.where` computes both and gives a new tensor. Nobody can
+tell the difference where:
+
+- sides: both may run. Neither raises, writes or draws, and the backward of the one not taken is an
+  exact zero (`where_safety`);
+- dtype, shape, device: they agree;
+- layout: none is sparse, which `torch.where` refuses, and none has gaps, which it closes: a tensor
+  that an operator of this function made is dense; their axes lie in one order in memory;
+- gradients: both feed the same tensors. A side that is a tensor made before the branch has the
+  gradient history of then: it was made under the grad mode of now;
+- identity: such a side *is* that tensor in eager and a copy of it afterwards. Nothing else holds
+  it, or nobody writes into it, compares it, or looks at what is told of the tensor and not of its
+  values, from then on;
+- text: nobody shows the result, which would name its `grad_fn`.
+
+What is not looked at: hooks and patches from outside, subclasses of Tensor (nested tensors among
+them), callers in other files that show or write into what is returned."""
+
+import ast
+
+from .kinds import MODULE
+from .value_uses import ESCAPE, LOOK, TEXT, UNKNOWN, WRITE, Event, ValueUses
+
+_DOUBTS = {
+    WRITE: "`{name}` is written in place, and would no longer be the same tensor",
+    LOOK: "`{text}` looks at which tensor `{name}` is, and it would be another",
+    UNKNOWN: "`{text}` may write into `{name}` or keep it, which would be another tensor",
+}
+_ORDERED = frozenset("stride is_contiguous as_strided".split())
+_SHOWN = "`{text}` shows a tensor, whose text would name another grad_fn"
+
+
+class Proofs:
+    """The conditions at one place: `at` is the `if` or the conditional expression."""
+
+    def __init__(self, context, at):
+        self.context, self.at = context, at
+        self.tokens = context.inference.tokens
+        self.function = context.function(at).node
+        self.uses = ValueUses(context, self.function)
+
+    def doubt(self, sides, nodes, targets):
+        """Why a choice between two sides may be felt; "" where that is proved not to be so. `nodes`
+        are their expressions, `targets` the names that the statement binds to it."""
+        rebound = self.context.names.torch_rebound(self.function)
+        found = [
+            rebound and f"`{rebound}` is bound to something else as well",
+            *(s.doubt for s in sides),
+            self._dtypes(sides),
+            self._shapes(sides),
+            self._gradients(sides),
+            self._history(sides, nodes),
+            self._layout(sides, nodes),
+            self._observable_change(sides, nodes, targets),
+        ]
+        return "; ".join(dict.fromkeys(filter(None, found)))
+
+    def _exact(self, kind):
+        return self.tokens.category(kind.dtype) in ("int", "bool")
+
+    def _dtypes(self, sides):
+        differ = sides[0].kind.dtype != sides[1].kind.dtype
+        return "the sides may differ in dtype: the result has the wider one" if differ else ""
+
+    def _shapes(self, sides):
+        differ = sides[0].kind.shape != sides[1].kind.shape
+        return "the sides may differ in shape: the result has the larger one" if differ else ""
+
+    def _gradients(self, sides):
+        if self._exact(sides[0].kind) or sides[0].leaves == sides[1].leaves:
+            return ""
+        return "a tensor of the side not taken would get a zero gradient where it had none"
+
+    def _layout(self, sides, nodes):
+        for side, node in zip(sides, nodes, strict=True):
+            if not side.kind.strided:
+                return f"`{self._text(node)}` may be sparse, which torch.where refuses"
+        one, other = (s.kind for s in sides)
+        same = _one_order(one, other)
+        return "" if same else "the sides may lie in memory in another order"
+
+    def _history(self, sides, nodes):
+        """A tensor made before, here, under this very grad mode."""
+        mode = self.context.grad_mode(self.at)
+        for side, node in zip(sides, nodes, strict=True):
+            made = side.kind.made
+            if not side.bare:
+                continue
+            if made is None:
+                return (
+                    f"`{self._text(node)}` is a tensor from elsewhere: it would be a copy,"
+                    " without its gradient under no_grad"
+                )
+            if not self._exact(side.kind) and (mode is None or made != mode):
+                return f"`{self._text(node)}` was made under another grad mode"
+        return ""
+
+    # Who could tell
+
+    def _observable_change(self, sides, nodes, targets):
+        found, bare = self._uses(sides, nodes, targets), any(s.bare for s in sides)
+        shown = "" if self._exact(sides[0].kind) else self._shows(found)
+        if bare:
+            return shown or self._identity(found) or self._outside(found, (WRITE, LOOK), sides)
+        return shown or self._written(sides, found) or self._outside(found, (), sides)
+
+    def _written(self, sides, found):
+        """A write into what autograd saved."""
+        saved = any(s.saved for s in sides)
+        return self._first([e for e in found if e.what == WRITE and saved and self._after(e)])
+
+    def _uses(self, sides, nodes, targets):
+        bare = {n.id for s, n in zip(sides, nodes, strict=True) if s.bare for n in _names(n)}
+        names = self.uses.together(bare | set(targets))
+        own = isinstance(self.at, ast.IfExp)  # what its sides give is its own value
+        but = set(ast.walk(self.at)) if own else ()
+        found = [e for e in self.uses.events(names, but) if not self._within(e)]
+        if own:
+            found += self.uses.flow(self.at, self._text(self.at))
+        return found
+
+    # Where compiled code alone makes the choice, and eager stays as it is
+
+    def why_compiled_differs(self, sides, nodes, targets):
+        """Why the values or gradients of compiled code may be others: something writes into the
+        tensor that eager keeps, or looks at its memory. (What a print shows is eager's.)"""
+        found = self._uses(sides, nodes, targets)
+        ordered = self._ordered(sides, targets)
+        if ordered or not any(s.bare for s in sides):
+            return ordered or self._written(sides, found)
+        later = [e for e in found if e.what in (WRITE, UNKNOWN) and self._after(e)]
+        looks = [e for e in found if e.what == LOOK]
+        why = self._first(looks) or self._first(later) or self._spoilt(found, self._given(targets))
+        return why or self._outside(found, (WRITE, LOOK), ())
+
+    def _ordered(self, sides, targets):
+        """Something asks in which order the axes lie, which is another one on each side."""
+        if all(_one_order(sides[0].kind, s.kind) for s in sides[1:]):
+            return ""
+        names = self.uses.together(targets)
+        for node in self.uses.inside:
+            asks = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+            if asks and node.func.attr in _ORDERED and self.uses.carried(node.func.value) & names:
+                return f"`{self._text(node)}` needs the order in memory, which differs by side"
+        return ""
+
+    def _given(self, targets):
+        """What a function that is not known gave, as Events: it may have kept that."""
+        calls = [
+            (n, n.value)
+            for n in self.uses.inside
+            if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call)
+        ]
+        return [
+            Event(UNKNOWN, node, next(iter(names)))
+            for node, call in calls
+            if (names := {n.id for t in node.targets for n in _names(t)} & set(targets))
+            and self.context.kind(call).made is None
+            and self.context.kind(call.func).what == MODULE
+        ]
+
+    def loses_history(self, side, node):
+        """Whether a tensor from before may require a gradient where a copy of it would not."""
+        if not side.bare or self._exact(side.kind):
+            return False
+        mode, made = self.context.grad_mode(self.at), side.kind.made
+        if made is not None:
+            return mode is None or made != mode
+        names = self.uses.together({n.id for n in _names(node)})
+        kept = any(e.what in (ESCAPE, UNKNOWN) for e in self.uses.events(names))
+        return mode is None or kept or not isinstance(self.at, ast.If)
+
+    def _within(self, event):
+        """An event inside the choice itself: its parts are looked at as sides."""
+        return any(event.node is n for n in ast.walk(self.at))
+
+    def _after(self, event):
+        return event.node is self.at or self.uses.after(event, self.at)
+
+    def _shows(self, events):
+        shown = [e for e in events if e.what == TEXT and self._after(e)]
+        return _SHOWN.format(text=self._text(shown[0].node)) if shown else ""
+
+    def _first(self, events):
+        for event in events:
+            return _DOUBTS[event.what].format(name=event.name, text=self._text(event.node))
+        return ""
+
+    def _identity(self, events):
+        leaf = [e for e in events if e.what == LOOK]
+        later = [e for e in events if e.what in (WRITE, UNKNOWN) and self._after(e)]
+        return (
+            self._first(leaf) or self._first(later) or self._shared(events) or self._spoilt(events)
+        )
+
+    def _spoilt(self, events, elsewhere=()):
+        """Something may write into what was kept before; `elsewhere`: what others may have kept."""
+        kept = [e for e in events if e.what in (ESCAPE, UNKNOWN) and not self._after(e)]
+        if not kept and not elsewhere:
+            return ""
+        writes = LaterWrites(self.context, self.uses, self.at)
+        node = writes.first(None if elsewhere else kept)
+        name = (kept or elsewhere)[0].name
+        return _DOUBTS[WRITE].format(name=name) if node is not None else ""
+
+    def _shared(self, events):
+        """Two holders could tell whether they hold one tensor."""
+        kept = [e for e in events if e.what in (ESCAPE, UNKNOWN)]
+        before = [e for e in kept if not self._after(e)]
+        later = [e for e in kept if self._after(e)]
+        turns = self.uses.loops(self.at)
+        again = [e for e in later if turns and not isinstance(e.node, ast.Return)]
+        if (before and later) or len({e.name for e in later}) > 1 or again:
+            name = (before or again or later)[0].name
+            return f"`{name}` is kept elsewhere as well, and would be another tensor there"
+        return ""
+
+    def _outside(self, events, forbidden, sides):
+        """What callers in the same file do with what the function gives back."""
+        if not self._given_back(events):
+            return ""
+        shown = sides and not self._exact(sides[0].kind)
+        wrong = {*forbidden, *((TEXT,) if shown else ())}
+        for caller, call in self.context.callers(self.function):
+            uses = ValueUses(self.context, caller)
+            found = uses.flow(call, self._text(call)) + uses.events(_bound_to(call, uses))
+            for event in (e for e in found if e.what in wrong):
+                reason = "writes into" if event.what == WRITE else "looks at"
+                reason = "shows" if event.what == TEXT else reason
+                return f"a caller {reason} what the function gives back: `{self._text(event.node)}`"
+        return ""
+
+    def _given_back(self, events):
+        own = isinstance(self.at, ast.If) and any(
+            isinstance(n, ast.Return) for n in ast.walk(self.at)
+        )
+        return own or any(
+            isinstance(e.node, (ast.Return, ast.Yield, ast.YieldFrom)) for e in events
+        )
+
+    def _text(self, node):
+        return " ".join(self.context.segment(node).split())
+
+
+def _one_order(one, other):
+    """Whether the axes of two tensors lie in one order in memory."""
+    lines = any(k.rank is not None and k.rank < 2 for k in (one, other))
+    return lines or one.order == other.order
+
+
+def _names(node):
+    return [n for n in ast.walk(node) if isinstance(n, ast.Name)]
+
+
+def _bound_to(call, uses):
+    """The names that stand for what a call gives."""
+    parent = uses.parents.get(call)
+    if isinstance(parent, ast.Assign):
+        names = {n.id for t in parent.targets for n in _names(t)}
+        return uses.together(names)
+    return set()
+
+
+def write_doubt(into, at, context):
+    """Why writing all elements of the tensor that `into` names, by a statement `at`, may be felt
+    where eager writes some of them."""
+    if context.kind(into).made is None:
+        return "a tensor from elsewhere may have elements that share memory"
+    proofs = Proofs(context, at)
+    names = proofs.uses.together({n.id for n in _names(into)})
+    return proofs._shows(proofs.uses.events(names))
+
+
+def moves(statement, target, context):
+    """Whether a statement that binds a number may run where it did not: nobody else sees the name,
+    and it cannot raise. A string tells why not."""
+    function = context.function(statement).node
+    for node in ast.walk(function):
+        if isinstance(node, (ast.Global, ast.Nonlocal)) and target in node.names:
+            return f"`{target}` is a name of the code around, and would be bound in any case"
+    seen = sees_names(function)
+    if seen:
+        return f"`{seen}` sees that `{target}` is bound in any case"
+    total = _total_number(statement.value, context)
+    return "" if total else f"`{target}` is computed in any case, which may raise"
+
+
+_FRAMES = frozenset("f_locals _getframe currentframe".split())
+_LOOKS = _FRAMES | frozenset("locals vars dir eval exec".split())
+
+
+def sees_names(function):
+    """By what a function looks at its own names, or ""."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Attribute) and node.attr in _FRAMES:
+            return node.attr
+        looks = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        if looks and node.func.id in _LOOKS:
+            return node.func.id
+    return ""
+
+
+def _total_number(node, context):
+    """Whether a number's expression surely gives one: constants, and what is known to be a number,
+    joined by `+`, `-` and `*`."""
+    if isinstance(node, ast.BinOp):
+        known = isinstance(node.op, (ast.Add, ast.Sub, ast.Mult))
+        return known and all(_total_number(n, context) for n in (node.left, node.right))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
+        return _total_number(node.operand, context)
+    kind = context.kind(node)
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Call):
+        return kind.is_number  # of finfo, whose dtype is asked for apart
+    return isinstance(node, (ast.Constant, ast.Name)) and kind.is_number and not kind.optional
+
+
+# What may write, after a choice, into a tensor that something else holds as well: in eager that
+# is the tensor which the choice kept, afterwards a copy of it.
+
+_DEEPEST = 3
+
+
+class LaterWrites:
+    """`uses`: of the function that chooses, at the statement `at`."""
+
+    def __init__(self, context, uses, at):
+        self.context, self.uses, self.at = context, uses, at
+
+    def first(self, kept):
+        """The first write that may reach what the events `kept` gave away (None: to anything);
+        None: there is none."""
+        attributes = None if kept is None else _stored_in(kept)
+        for node in self.uses.inside:
+            later = self.uses.after(Event("", node, ""), self.at) if _has_place(node) else False
+            if later and self._may_write(node, attributes, 0):
+                return node
+        return None
+
+    def _may_write(self, node, attributes, depth):
+        written = self._written(node)
+        if written is not None:
+            return self._reaches(written, attributes)
+        if isinstance(node, ast.Call) and depth < _DEEPEST:
+            found = self.context.called(node)
+            inside = ast.walk(found.node) if found is not None else ()
+            return any(self._may_write(n, attributes, depth + 1) for n in inside)
+        return False
+
+    def _written(self, node):
+        """The expression into which a statement or call writes; None for others."""
+        if isinstance(node, ast.AugAssign):
+            return node.target
+        if isinstance(node, ast.Assign):
+            return next((t.value for t in node.targets if _stores_inside(t)), None)
+        if not isinstance(node, ast.Call):
+            return None
+        out = [k.value for k in node.keywords if k.arg == "out"]
+        name = getattr(node.func, "attr", "") or getattr(node.func, "id", "")
+        inplace = self.context.kind(node.func).const is True
+        if out or not (inplace or (name.endswith("_") and not name.endswith("__"))):
+            return out[0] if out else None
+        full = self.context.resolve(node.func) or ""
+        method = isinstance(node.func, ast.Attribute) and not full.startswith("torch.")
+        return node.func.value if method and not inplace else next(iter(node.args), node)
+
+    def _reaches(self, node, attributes):
+        """Whether what is written may be what was given away."""
+        kind = self.context.kind(node)
+        if kind.is_number or kind.what in ("list", "dict", "str") or kind.fresh:
+            return False
+        root = node
+        while isinstance(root, (ast.Subscript, ast.Call)):
+            root = root.func if isinstance(root, ast.Call) else root.value
+            root = root.value if isinstance(root, ast.Attribute) and root is not node else root
+        own = isinstance(root, ast.Attribute) and self.context.kind(root.value).what == "self"
+        return not own or attributes is None or root.attr in attributes
+
+
+def _has_place(node):
+    return isinstance(node, (ast.expr, ast.stmt))
+
+
+def _stored_in(events):
+    """The attributes to which alone the tensor went; None: it may be anywhere."""
+    found = set()
+    for event in events:
+        targets = getattr(event.node, "targets", [None])
+        if not all(isinstance(t, ast.Attribute) for t in targets):
+            return None
+        found |= {t.attr for t in targets}
+    return found
+
+
+def _stores_inside(target):
+    """`t[i] = …`, `t.data = …`."""
+    data = isinstance(target, ast.Attribute) and target.attr == "data"
+    return data or isinstance(target, ast.Subscript)

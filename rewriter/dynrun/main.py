@@ -1,0 +1,103 @@
+"""The command `dynrun script.py [args]`: run an unchanged script with its models compiled; also
+`-m module`, `-c code` and `-` (standard input), as python has them, and `python -m dynfix.run`.
+
+Calls of outermost `nn.Module`s, and functions given to `torch.compile`, go through
+`dynfix.compile`. Everything else is as under `python`: `sys.argv`, `__main__`, `sys.path[0]`, the
+exit status, the output and the tracebacks. This module loads no torch: the script does, and
+`intercept` is installed at that moment.
+"""
+
+import argparse
+import atexit
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ... import __getattr__ as public  # the package's lazy table
+from ...runtime.diagnostics import speak_with
+from ...runtime.errors import OptionError
+from . import as_python, step_source, summary
+from . import worker_launch as launch
+from .intercept import install
+from .run_arguments import check_fix, compile_arguments, make_parser, split, what_runs
+from .session import Session
+
+Fix = Callable[[list[str], list[Any]], None]
+
+
+def main(argv: Sequence[str] | None = None, fix: Fix | None = None) -> int:
+    """Run the command line. Returns 0; leaves by the script's own SystemExit or exception. `fix`
+    takes the script and what its recordings rewrote, and does what `--fix` asks for."""
+    as_python.end_as_python_does()
+    parser = make_parser()
+    own, script = split(sys.argv[1:] if argv is None else argv, parser)
+    arguments = parser.parse_args(own)
+    script = what_runs(script, parser)
+    check_fix(arguments, script, parser)
+    try:
+        session = _session(arguments)
+    except OptionError as error:
+        parser.error(str(error))
+    session.script = script
+    if arguments.fix:
+        if fix is None:
+            parser.error("--fix needs the command dynrun, or python -m dynfix.run")
+        session.keep = True
+        command = list(script)
+        atexit.register(lambda: fix(command, session.rewritten()))
+    if arguments.nproc_per_node is not None:
+        script = launch.standalone(arguments.nproc_per_node, script)
+    if launch.is_launcher(script):
+        launch.let_workers_use(own)
+        atexit.unregister(session.print_report)  # the workers have something to tell
+        atexit.unregister(session.print_summary)
+    elif arguments.profile:
+        profiled: Any = public("ProfiledRun")
+        profiled(summary.ranked(arguments.profile))
+    if arguments.emit_source:
+        emit_source: Any = public("emit_source")
+        emit_source(arguments.emit_source)
+    if not arguments.disable:
+        _install(arguments, session, script)
+    as_python.run(script, session.stop)
+    return 0
+
+
+def _install(arguments: argparse.Namespace, session: Session, script: Sequence[str]) -> None:
+    shown = arguments.explain or arguments.report or arguments.profile
+    first = shown or arguments.verify or arguments.fix
+    at_once = first or arguments.fullgraph or arguments.emit_source
+    if arguments.eager_calls is None and not at_once:
+        session.compile_in_background(arguments.overhead / 100, script)
+    default = 0 if first else 1
+    speak_with(summary.say_line)
+    calls = default if arguments.eager_calls is None else arguments.eager_calls
+    if session.kinds in ("auto", "step"):
+        step_source.install(session, calls)
+    install(session, calls)
+
+
+def _session(arguments: argparse.Namespace) -> Session:
+    """Raises OptionError for an unknown backend, mode or option."""
+    session = Session(arguments.explain, **compile_arguments(arguments))
+    session.kinds, session.exclude = arguments.compile, tuple(arguments.exclude)
+    session.verify = arguments.verify
+    session.thorough = bool(arguments.verify or arguments.fix)
+    if arguments.report:
+        session.keep = True
+        session.report = summary.ranked(arguments.report)
+        atexit.register(session.write_report)
+    if session.exclude:
+        atexit.register(session.tell_what_was_not_met)
+    if arguments.explain:
+        atexit.register(session.print_report)
+    elif not arguments.quiet and not arguments.disable:
+        wanted = arguments.summary
+        if wanted or (wanted is None and sys.stderr is not None and sys.stderr.isatty()):
+            session.keep = True
+            atexit.register(session.print_summary)
+    return session
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""Files of Python source, and edits of their text that change nothing else."""

@@ -1,1 +1,0 @@
-"""Run-time operators that the rewritten source calls."""

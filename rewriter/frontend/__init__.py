@@ -1,0 +1,1 @@
+"""`dynfix.compile`: options, cache entries, recompiles, when to compile."""

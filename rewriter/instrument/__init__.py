@@ -1,0 +1,1 @@
+"""Rewrites a function so that it asks a tracing operator for every construct that matters."""

@@ -1,1 +1,0 @@
-"""A function that breaks, cut into parts that are captured and statements that run as they are."""

@@ -1,1 +1,0 @@
-"""What breaks capture, and what it becomes; a pattern knows neither command line nor recorder."""

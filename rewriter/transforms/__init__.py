@@ -1,0 +1,1 @@
+"""Graph-break patterns and the traceable code that replaces them."""

@@ -1,1 +1,0 @@
-"""A later call of a recording: values made again by recipe."""

@@ -1,1 +1,0 @@
-"""Programs kept between processes."""
