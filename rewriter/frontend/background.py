@@ -3,8 +3,9 @@ drives.
 
 How long a run will last is not known. So nothing begins before all that it takes to compile a
 module, from loading the compiler to its kernels, is affordable at once
-(`runtime.background_budget`): a shorter run loses nothing, and a longer one at most that part of itself. Then the compiler is
-imported beside the user's code, the next call of a module that matters is recorded, its kernels are
+(`runtime.background_budget`): a shorter run loses nothing, and a longer one at most that part of
+itself. Then the compiler is imported beside the user's code, the next call of a module that matters
+is recorded, its kernels are
 built beside the calls that eager serves, and `switchover` decides by time. This module loads no
 torch.
 """
