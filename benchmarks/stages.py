@@ -18,7 +18,7 @@ from dynfix.lowering.loops import storage
 from dynfix.lowering.loops.ir import Batch, Group
 from dynfix.lowering.lowerings.lower import lower_graph
 from dynfix.lowering.pipeline import STAGES
-from dynfix.lowering.targets.cpp.cpp_target.cpp_target import printed
+from dynfix.lowering.targets.cpp.cpp_target import printed
 from dynfix.lowering.targets.extern import placeable
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx

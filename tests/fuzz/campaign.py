@@ -24,7 +24,7 @@ from pathlib import Path
 
 import dynfix
 import torch
-from dynfix.lowering.targets.cpp.cpp_target import cpp_build, cpp_target
+from dynfix.lowering.targets.cpp import cpp_build, cpp_target
 from dynfix.runtime.errors import GraphBreakError
 
 from . import graphs as drawn

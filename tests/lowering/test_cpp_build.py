@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from dynfix.lowering.targets.cpp.cpp_target import cpp_build
+from dynfix.lowering.targets.cpp import cpp_build
 from torch.nn import functional as F
 
 from .harness import check, compiled

@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 from dynfix.lowering import pipeline
-from dynfix.lowering.targets.cpp.cpp_target.cpp_target import print_kernel
+from dynfix.lowering.targets.cpp.cpp_target import print_kernel
 from grids import grid
 
 from .harness import check, check_gradients, compiled

@@ -7,7 +7,7 @@ from pathlib import Path
 import dynfix
 import pytest
 import torch
-from dynfix.lowering.targets.cpp.cpp_target import cpp_build, cpp_target
+from dynfix.lowering.targets.cpp import cpp_build, cpp_target
 from dynfix.runtime import build
 from grids import grid
 from torch.nn import functional as F

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from dynfix.lowering.loops.ir import Group, Op
 from dynfix.lowering.loops.vector_axis import clearly_across
-from dynfix.lowering.targets.cpp.cpp_target import cpp_target
+from dynfix.lowering.targets.cpp import cpp_target
 from grids import grid
 
 from .harness import check, check_gradients, units

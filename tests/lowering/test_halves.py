@@ -8,8 +8,8 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering.loops.ir import Group
-from dynfix.lowering.targets.cpp.cpp_target import half_precision_loops
-from dynfix.lowering.targets.cpp.cpp_target.cpp_target import print_kernel
+from dynfix.lowering.targets.cpp import half_precision_loops
+from dynfix.lowering.targets.cpp.cpp_target import print_kernel
 from dynfix.runtime import build
 from grids import grid
 

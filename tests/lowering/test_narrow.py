@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from dynfix.lowering import pipeline
-from dynfix.lowering.targets.cpp.cpp_target.cpp_target import printed
+from dynfix.lowering.targets.cpp.cpp_target import printed
 from grids import grid
 
 from .harness import at_threads, check, check_gradients, compiled

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from dynfix.lowering.loops.kernel_graph import ExternCall
-from dynfix.lowering.targets.cpp.cpp_target.cpp_expr import _decided
+from dynfix.lowering.targets.cpp.cpp_expr import _decided
 from grids import grid
 
 from .harness import check, check_gradients, compiled, units

@@ -11,7 +11,7 @@ import pytest
 import torch
 from dynfix.lowering.loops.ir import Batch, Group
 from dynfix.lowering.loops.kernel_graph import ExternCall
-from dynfix.lowering.targets.cpp.cpp_target import cpp_target
+from dynfix.lowering.targets.cpp import cpp_target
 from grids import grid
 from torch.nn.functional import interpolate
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from dynfix.lowering.loops.ir import Cast, Nest, Select
 from dynfix.lowering.loops.promote_select import widen_choices
-from dynfix.lowering.targets.cpp.cpp_target import cpp_target
+from dynfix.lowering.targets.cpp import cpp_target
 from grids import grid
 from torch.nn import functional as F
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from dynfix.lowering.loops.ir import Group
-from dynfix.lowering.targets.cpp.cpp_target import cpp_target
+from dynfix.lowering.targets.cpp import cpp_target
 from grids import grid
 from torch.nn import functional as F
 

@@ -8,7 +8,7 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering.loops.kernel_graph import ExternCall
-from dynfix.lowering.targets.cpp.cpp_target import cpp_target
+from dynfix.lowering.targets.cpp import cpp_target
 from dynfix.runtime import build
 from grids import grid
 

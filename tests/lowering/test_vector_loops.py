@@ -7,7 +7,7 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering.loops.ir import Group
-from dynfix.lowering.targets.cpp.cpp_target import cpp_build, cpp_target
+from dynfix.lowering.targets.cpp import cpp_build, cpp_target
 from dynfix.runtime import build
 
 from .harness import check, check_gradients, units

@@ -20,7 +20,7 @@ import typing
 from multiprocessing.connection import wait
 
 import torch
-from dynfix.lowering.targets.cpp.cpp_target import cpp_build
+from dynfix.lowering.targets.cpp import cpp_build
 
 from . import modules
 from .compare import compare

@@ -2,8 +2,8 @@
 
 import torch
 from dynfix.lowering.loops.ops import OPS
-from dynfix.lowering.targets.cpp.cpp_target import cpp_ops
-from dynfix.lowering.targets.triton.triton_target import triton_ops
+from dynfix.lowering.targets.cpp import cpp_ops
+from dynfix.lowering.targets.triton import triton_ops
 
 from . import table
 

@@ -15,8 +15,8 @@ from dynfix.lowering.loops.ir import REDUCTIONS, Buffer, Group, Load, Nest, Op, 
 from dynfix.lowering.loops.ops import NUMBERS, OPS
 from dynfix.lowering.loops.polynomials import Var, variable
 from dynfix.lowering.loops.sizes import Axis, atom_index, linear
-from dynfix.lowering.targets.triton.triton_target.triton_target import print_group
-from dynfix.lowering.targets.triton.triton_target.triton_tile import Device
+from dynfix.lowering.targets.triton.triton_target import print_group
+from dynfix.lowering.targets.triton.triton_tile import Device
 from dynfix.runtime.errors import BuildError
 from dynfix.runtime.gpu.triton_kernels import (
     TritonGroup,

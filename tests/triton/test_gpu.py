@@ -8,7 +8,7 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering.joint import compile_graph
-from dynfix.lowering.targets.triton.triton_target.triton_target import global_buffers, print_group
+from dynfix.lowering.targets.triton.triton_target import global_buffers, print_group
 from dynfix.runtime.gpu.graph_capture import NotCapturable, captured
 from dynfix.runtime.gpu.launch_triton import load_groups
 from dynfix.runtime.gpu.triton_kernels import TritonGroup

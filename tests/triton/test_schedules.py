@@ -8,7 +8,7 @@ import dataclasses
 
 import pytest
 import torch
-from dynfix.lowering.targets.triton.triton_target import triton_axes
+from dynfix.lowering.targets.triton import triton_axes
 from dynfix.runtime.gpu.triton_kernels import TritonKernel
 from printed_accesses import printed_accesses, worst
 from schedule_programs import PROGRAMS, bf16, f32

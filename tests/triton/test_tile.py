@@ -17,13 +17,13 @@ from dynfix.lowering.loops.sizes import (
     linear,
     mod,
 )
-from dynfix.lowering.targets.triton.triton_target.triton_split import cut
-from dynfix.lowering.targets.triton.triton_target.triton_target import (
+from dynfix.lowering.targets.triton.triton_split import cut
+from dynfix.lowering.targets.triton.triton_target import (
     global_buffers,
     print_group,
     tiles,
 )
-from dynfix.lowering.targets.triton.triton_target.triton_tile import (
+from dynfix.lowering.targets.triton.triton_tile import (
     Device,
     needs_int64,
     part_tiles,

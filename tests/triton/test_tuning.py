@@ -5,7 +5,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from dynfix.lowering.targets.triton.triton_target.triton_target import print_group
+from dynfix.lowering.targets.triton.triton_target import print_group
 from dynfix.runtime.cache import disk_cache
 from dynfix.runtime.gpu import tuning
 from dynfix.runtime.gpu.launch_triton import memory_of

@@ -31,15 +31,15 @@ from dynfix.lowering.loops.polynomials import hint
 from dynfix.lowering.loops.storage import plan
 from dynfix.lowering.program_steps import emit
 from dynfix.lowering.targets.extern import LIBRARY, placeable
-from dynfix.lowering.targets.triton.triton_target.triton_batch import print_batch
-from dynfix.lowering.targets.triton.triton_target.triton_build import private_buffers
-from dynfix.lowering.targets.triton.triton_target.triton_split import cut
-from dynfix.lowering.targets.triton.triton_target.triton_target import (
+from dynfix.lowering.targets.triton.triton_batch import print_batch
+from dynfix.lowering.targets.triton.triton_build import private_buffers
+from dynfix.lowering.targets.triton.triton_split import cut
+from dynfix.lowering.targets.triton.triton_target import (
     global_buffers,
     print_group,
     tiles,
 )
-from dynfix.lowering.targets.triton.triton_target.triton_tile import Device
+from dynfix.lowering.targets.triton.triton_tile import Device
 from dynfix.runtime.gpu.triton_kernels import TritonGroup
 from dynfix.runtime.options import Options
 from printed_accesses import worst

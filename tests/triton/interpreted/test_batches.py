@@ -5,7 +5,7 @@ from itertools import chain
 import dynfix
 import pytest
 import torch
-from dynfix.lowering.targets.triton.triton_target import triton_build
+from dynfix.lowering.targets.triton import triton_build
 
 OPTIONS = {"target": "triton", "strict": True}
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 from dynfix.lowering.loops import legality
-from dynfix.lowering.targets.triton.triton_target.triton_split import cut
-from dynfix.lowering.targets.triton.triton_target.triton_target import global_buffers, print_group
-from dynfix.lowering.targets.triton.triton_target.triton_tile import Device
+from dynfix.lowering.targets.triton.triton_split import cut
+from dynfix.lowering.targets.triton.triton_target import global_buffers, print_group
+from dynfix.lowering.targets.triton.triton_tile import Device
 from dynfix.runtime.gpu.launch_triton import load_groups
 from dynfix.runtime.gpu.triton_kernels import TritonGroup
 from kernel_examples import EXAMPLES

@@ -4,7 +4,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from dynfix.lowering.targets.triton.triton_target import triton_math as m
+from dynfix.lowering.targets.triton import triton_math as m
 from dynfix.runtime.gpu.triton_kernels import load_source
 
 NAMES = ("erf", "erf_fast", "tanh", "sigmoid", "sigmoid_fast", "exp_fast", "digamma")

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from dynfix.lowering.loops import columns
-from dynfix.lowering.targets.triton.triton_target import (
+from dynfix.lowering.targets.triton import (
     triton_build,
     triton_split,
     triton_target,

@@ -4,7 +4,7 @@ and the loops that take their place where a program holds less."""
 import pytest
 import torch
 import torch.nn.functional as F
-from dynfix.lowering.targets.triton.triton_target import triton_split, triton_tile
+from dynfix.lowering.targets.triton import triton_split, triton_tile
 from lowering_tests.harness import check
 
 NHWC = torch.channels_last

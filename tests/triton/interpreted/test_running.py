@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from dynfix.lowering.targets.triton.triton_target import triton_build, triton_tile
+from dynfix.lowering.targets.triton import triton_build, triton_tile
 from lowering_tests.harness import check
 
 CASES = [((7,), 0), ((5, 100), 1), ((100, 5), 0), ((3, 40, 20), 1), ((4, 1), 1), ((2, 64), 1)]

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from dynfix.lowering.targets.triton.triton_target import triton_target
+from dynfix.lowering.targets.triton import triton_target
 from dynfix.runtime.gpu import launch_triton
 from lowering_tests.harness import CHECKED
 from lowering_tests.symbolic import check_sizes, check_training

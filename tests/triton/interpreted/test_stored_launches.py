@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from dynfix.lowering.targets.triton.triton_target import triton_build
+from dynfix.lowering.targets.triton import triton_build
 from dynfix.runtime.cache import disk_cache, gpu_launches
 from dynfix.runtime.cache.plain_data import Damaged
 from dynfix.runtime.gpu import launch_triton, triton_kernels
