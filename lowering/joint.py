@@ -27,13 +27,13 @@ from .graphs.fused_steps import write_out_fused_steps
 from .graphs.gapped_writes import write_by_copies
 from .graphs.inference_trace import inference_graph
 from .graphs.lone_draws import with_lone_draws
-from .graphs.raising_calls import raising_calls
 from .graphs.result_strides import keep_result_strides
 from .graphs.rnn import keep_rnns
 from .graphs.strides_in_place import keep_strides
 from .graphs.traced_calls import write_out_calls
 from .graphs.writes import choose_under_masks, name_unstretched
 from .pipeline import compile_unit
+from .raising_calls import raising_calls
 from .stored_graphs import BACKWARD, Kept
 
 # What is rewritten in the torch-level graph, before AOTAutograd takes it apart.

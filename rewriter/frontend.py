@@ -436,7 +436,7 @@ class CompiledFunction:
             programs = self._programs(recording)
             entry = recording.entry(programs, self.eager)
         except Exception as error:
-            if self.options.fullgraph or not refusals.learn(self.moving.apart, recording, error):
+            if self.options.fullgraph or not refusals.learn(self.moving.apart, recording):
                 self._internal(error, "compiling")
             self.recordings[self.recordings.index(recording)] = Failed(recording.sites)
             return None

@@ -14,7 +14,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from ...runtime.stored.plain_data import Damaged, Decoder, Encoder
 from ..graph_modules import graph_module
-from ..graphs.raising_calls import drop_unneeded
+from ..raising_calls import drop_unneeded
 from .plain_calls import program_in
 
 aten = torch.ops.aten

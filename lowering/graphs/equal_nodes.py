@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_flatten
 
 from ..decompositions.pool_offsets import PLACES, keep_offsets
 from ..decompositions.random_numbers import UNIFORM
+from ..raising_calls import without_repeated
 from . import seeded_calls
-from .raising_calls import without_repeated
 
 _OURS_AND_TORCHS = frozenset(("aten", "prims", "dynfix"))
 
