@@ -19,6 +19,7 @@ from . import adaptive_max, image_gradients, library_draws, losses
 from .foreach import foreach_decompositions
 from .pool_offsets import POOLING
 from .random_numbers import random_decompositions
+from .strictness import or_whole
 
 aten = torch.ops.aten
 _EXPLICIT: Callable[[], Any] = getattr(
@@ -488,4 +489,4 @@ def decompositions(
     chosen[aten.adaptive_max_pool2d.default] = adaptive_max.pooled
     chosen[aten.adaptive_max_pool2d_backward.default] = adaptive_max.gradient
     chosen.update(image_gradients.padding_gradients(chosen))
-    return chosen
+    return {operator: or_whole(decomposed) for operator, decomposed in chosen.items()}

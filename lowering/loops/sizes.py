@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
-from typing import Any, ClassVar
+from typing import Any
 
 from .nodes import Node, node
 from .polynomials import (
@@ -32,7 +32,10 @@ Bounds = tuple[Size, Size]  # None for an end that is not known
 class Atom(Node):
     """A term of an index that is not a number."""
 
-    may_raise: ClassVar[bool] = False  # asking for it does more than to give a number
+    @property
+    def may_raise(self) -> bool:
+        """Whether a call may give it a value that is an error."""
+        return False
 
     @property
     def text(self) -> str:

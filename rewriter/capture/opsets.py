@@ -2,7 +2,7 @@
 its data, which cannot be recorded."""
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -356,6 +356,19 @@ def draws_by_layout(name: str, args: Any) -> str:
     if name != "normal_" or not args or not isinstance(args[0], torch.Tensor):
         return ""
     return "normal_ of a tensor with gaps" if has_gaps(args[0]) else ""
+
+
+def takes_of_itself(name: str, args: Any, kwargs: Any) -> bool:
+    """Whether the call is `as_strided`, from the first element on, of elements that a dense tensor
+    has: where it starts in its storage is all one."""
+    if name != "as_strided" or len(args) != 3 or kwargs or has_gaps(args[0]):
+        return False
+    last = _reach(args[0].shape, args[0].stride())
+    return 0 not in (*args[1], *args[0].shape) and _reach(args[1], args[2]) <= last
+
+
+def _reach(shape: Iterable[int], strides: Iterable[int]) -> int:
+    return sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
 
 
 def has_gaps(tensor: torch.Tensor) -> bool:

@@ -239,7 +239,7 @@ class Recorder(ReadRecorder):
             open_shapes.settle_sizes(self, name, args, kwargs)
         self.check_length(self.segment.ops)
         if name in opsets.FROM_START:
-            self._pin_offsets(args[0])
+            self._pin_offsets(args[0], opsets.takes_of_itself(name, args, kwargs))
         if opsets.leaves_no_value(name, args, self._is_given):
             self.stop_here(catalogue.UNSUPPORTED, name)
         if name == ATTENTION and attention_kernels() != self.kernels:
@@ -303,11 +303,12 @@ class Recorder(ReadRecorder):
             self.fault(error)
             raise RecordingStopped from error
 
-    def _pin_offsets(self, tensor: torch.Tensor) -> None:
+    def _pin_offsets(self, tensor: torch.Tensor, of_itself: bool) -> None:
         """The operator counts from the start of the storage, where a graph has its inputs start,
         and may reach what lies between elements, of which a graph knows nothing."""
         self.value(tensor)
-        for other in self.tracker.sharing(tensor):
+        sharing = self.tracker.sharing(tensor)
+        for other in () if of_itself and len(sharing) < 2 else sharing:
             value = self.value(other)
             part = other.storage_offset() or opsets.has_gaps(other)
             if value.home != self.segment.index and part:

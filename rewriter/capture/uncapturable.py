@@ -15,16 +15,14 @@ from .nested import tensors_in
 from .recording import Recording
 from .segments import Segment
 
-_REFUSALS = (*REFUSALS, NotImplementedError)  # "i1_backward" for bfloat16
 _NO_GRADIENT = (*REFUSALS, RuntimeError)  # also "derivative for floor_divide is not implemented"
 Place = tuple[str, str]  # an operator's name and the line that it stands in
 
 
 @unlogged()
-def mark_uncapturable(apart: set[Place], recording: Recording, error: Exception) -> bool:
-    """Whether compiling failed of operators that no one knew of; they are added to `apart`."""
-    if not isinstance(error, _NO_GRADIENT):
-        return False
+def mark_uncapturable(apart: set[Place], recording: Recording) -> bool:
+    """Whether compiling failed of operators that no one knew of; they are added to `apart`. They
+    ran when they were recorded: whatever they raise on fake tensors is a fault of these."""
     known = len(apart)
     for segment in recording.segments:
         if not segment.eager:
@@ -72,10 +70,8 @@ class _Probe(Interpreter):
         try:
             args, kwargs = tree_map_only(torch.Tensor, alone, self.fetch_args_kwargs_from_env(node))
             made = getattr(self, node.op)(node.target, args, kwargs)
-        except _REFUSALS:
+        except Exception:
             return True
-        except Exception:  # others were no reason
-            return False
         return self._has_no_gradient(leaves, made)
 
     def _has_no_gradient(self, leaves: list[torch.Tensor], made: Any) -> bool:

@@ -437,7 +437,7 @@ class CompiledFunction:
             entry = recording.entry(programs, self.eager)
         except Exception as error:
             if self.options.fullgraph or not uncapturable.mark_uncapturable(
-                self.moving.apart, recording, error
+                self.moving.apart, recording
             ):
                 self._internal(error, "compiling")
             self.recordings[self.recordings.index(recording)] = Failed(recording.sites)

@@ -57,6 +57,7 @@ def archive(**files):
         archive(**{f"{KEY}.so/{'0' * 64}": b"changed"}),
         archive(**{f"{KEY}/../../x/00": b""}),
     ],
+    ids=["no archive", "nothing", "outside", "changed", "above"],
 )
 def test_what_is_damaged_is_refused_whole(folders, data):
     with pytest.raises(DynfixError, match="no cache artifacts"):
