@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...rewriter.catalogue import REASONS
-from ...runtime.regular_files import read
+from ...rewriter.source.regular_files import read
 from ..analysis.findings import ERROR, CommandError, failure
 from . import command_line
 from .command_line import CLEAN, FAILED, FINDINGS

@@ -104,15 +104,15 @@ def _without_names(argv: list[str]) -> tuple[list[str], list[str]]:
     """(the words that may be options, the names of files): names are what follows `--`, and,
     where there is no `--`, each word with a dash that is a file's name in this folder. A checkout
     chooses its names: pre-commit, `*` and xargs hand them over, and none is to be an option."""
-    if "--" in argv:
-        at = argv.index("--")
+    at = argv.index("--") if "--" in argv else len(argv)
+    names = [word for word in argv[:at] if word.startswith("-") and os.path.lexists(word)]
+    if at < len(argv) and not (names and os.path.lexists("--")):
         return argv[:at], argv[at + 1 :]
-    names = [word for word in argv if word.startswith("-") and os.path.lexists(word)]
     unclear = next((n for n in names if "=" not in n and not n.endswith(SUFFIXES)), None)
-    if unclear is not None:
+    if at < len(argv) or unclear is not None:  # that `--` may be a file, too
         raise SettingsError(
-            f"{unclear!r} is a word of the command, and a file's name in this folder: put --"
-            f" between options and files, or call the file ./{unclear}"
+            f"{unclear or '--'!r} is a word of the command, and a file's name in this folder: put"
+            f" -- between options and files, or call the file ./{unclear or '--'}"
         )
     return [word for word in argv if word not in names], names
 

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from ...runtime.regular_files import kind, read
+from ...rewriter.source.regular_files import kind, read
 
 _LEFT = re.compile(r"\.[^/]+\.dynfix-[a-z0-9_]{8}\.tmp", re.DOTALL)
 _STALE = 60.0  # seconds after which a temporary file is nobody's

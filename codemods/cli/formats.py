@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.catalogue import REASONS
+from ...rewriter.source.regular_files import read
 from ...rewriter.source.source_file import SourceError, SourceFile, decode, lines_of
-from ...runtime.regular_files import read
 from ..analysis.findings import FAILURE, NOTE, SYNTAX
 from .on_demand import OnDemand
 from .terminal import seen
@@ -59,7 +59,10 @@ class PlainLines:
 
     def _text(self, path: str, cell: int | None) -> str:
         text = self._document(path)
-        return text if cell is None else notebook.cell_texts(text).get(cell, "")
+        try:
+            return text if cell is None else notebook.cell_texts(text).get(cell, "")
+        except SourceError:  # it was changed since
+            return ""
 
     def _document(self, path: str) -> str:
         if path not in self._texts:

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 
-from ...runtime.regular_files import read
+from ...rewriter.source.regular_files import read
 
 _LARGEST = 1 << 20  # bytes of a file of patterns
 _Part = Callable[[str], object]

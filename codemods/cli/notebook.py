@@ -94,9 +94,15 @@ def _parsed(text: str) -> dict[str, Any]:
     return data
 
 
+def _object(data: dict[str, Any], name: str) -> dict[str, Any]:
+    """The object of that name in another; {} where there is none."""
+    found = data.get(name)
+    return found if isinstance(found, dict) else {}
+
+
 def _is_python(data: dict[str, Any]) -> bool:
-    metadata = data.get("metadata") or {}
-    kernel, language = metadata.get("kernelspec") or {}, metadata.get("language_info") or {}
+    metadata = _object(data, "metadata")
+    kernel, language = _object(metadata, "kernelspec"), _object(metadata, "language_info")
     named = language.get("name") or kernel.get("language") or "python"
     return str(named).lower() in ("python", "ipython")
 
@@ -137,8 +143,8 @@ def _cell(
 
 
 def _cell_is_python(data: dict[str, dict[Any, Any] | list[str] | str | None]) -> bool:
-    editor = (data.get("metadata") or {}).get("vscode") or {}
-    return not isinstance(editor, dict) or editor.get("languageId", "python") == "python"
+    editor = _object(_object(data, "metadata"), "vscode")
+    return editor.get("languageId", "python") == "python"
 
 
 # What Python does not understand

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...rewriter.source.spans import Edit, Fix, Intent, Safety
 from ..analysis.findings import Finding
-from . import cache_folder
-from .cache_folder import count, optional, text, truth
+from ..trace import cache_folder
+from ..trace.cache_folder import count, optional, text, truth
 
 if TYPE_CHECKING:
     from .settings import Settings

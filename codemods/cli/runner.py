@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ...rewriter.source.regular_files import kind, read
 from ...rewriter.source.source_file import SourceError
-from ...runtime.regular_files import kind, read
 from ..analysis.findings import failure
 from .command_line import SUFFIXES
 from .gitignore import Ignored
@@ -161,9 +161,9 @@ def handled(path: str, raw: bytes, settings: Settings, fixing: bool) -> FileResu
 def _read_and_handle(job: tuple[str, Settings, bool]) -> tuple[FileResult, bytes]:
     path, settings, fixing = job
     try:
-        path.encode()
+        os.fsencode(path).decode()
         raw = read(path)
-    except UnicodeEncodeError:
+    except UnicodeError:
         what = "the file's name is not UTF-8: give it another"
         return FileResult(path, error=failure(path, what)), b""
     except OSError as error:

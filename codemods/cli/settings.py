@@ -11,8 +11,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.catalogue import REASONS
+from ...rewriter.source.regular_files import read
 from ...rewriter.source.spans import Safety
-from ...runtime.regular_files import read
 from ..analysis.findings import CommandError
 from .toml import tables
 

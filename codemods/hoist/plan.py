@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...rewriter.analysis.torch_facts import METHOD
 from ...rewriter.source.import_places import after_imports
+from ...rewriter.source.regular_files import read
 from ...rewriter.source.source_file import SourceError, SourceFile
 from ...rewriter.source.spans import Edit, Fix, Safety, apply
-from ...runtime.regular_files import read
 from ..analysis.findings import Finding
 from ..cli.suppressions import Suppressions
 from . import companion_edits

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.analysis.import_names import ImportedNames, by_type
-from ...runtime.regular_files import read
+from ...rewriter.source.regular_files import read
 from ..trace.trace_facts import qualified
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.analysis.import_names import ImportedNames, by_type
+from ...rewriter.source.regular_files import read
 from ...rewriter.source.source_file import SourceError, SourceFile
-from ...runtime.regular_files import read
 from .reads_left import Text, stands
 
 if TYPE_CHECKING:

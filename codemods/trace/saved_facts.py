@@ -8,9 +8,9 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from ...runtime.regular_files import read
-from ..cli import cache_folder
-from ..cli.cache_folder import count, fits, optional, text, truth
+from ...rewriter.source.regular_files import read
+from . import cache_folder
+from .cache_folder import count, fits, optional, text, truth
 
 if TYPE_CHECKING:
     from ..cli.settings import Settings

@@ -251,7 +251,7 @@ def _settings(r, case):
             "\xff\xfe",
         ),
         *(
-            "[tool.dynfix]\njobs = 100000\n",
+            "[tool.dynfix]\njobs = 9999\n",
             "[" * 3000,
             "[tool.other]\nx = [[[[\n",
             "[tool.dynfix]\n",
@@ -408,10 +408,10 @@ def _argv(r, case, names):
     argv += ["--jobs=1"]
     how = r.random()
     if how < 0.3:
-        return [*argv, "."]
-    if how < 0.6:
         return [*argv, "--", *names]
     case.may_refuse = case.may_refuse or not {*UNCLEAR}.isdisjoint(names)
+    if how < 0.6:
+        return [*argv, "."]
     return [*argv, *names]
 
 

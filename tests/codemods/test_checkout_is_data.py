@@ -12,7 +12,7 @@ import sys
 import pytest
 from dynfix.codemods.cli import command, file_writes, flake8, formats, gitignore, runner, settings
 from dynfix.codemods.trace import saved_facts
-from dynfix.runtime import regular_files
+from dynfix.rewriter.source import regular_files
 
 from . import hostile_inputs, support
 
@@ -62,6 +62,14 @@ def test_an_option_that_is_a_file_too_is_an_error(folder, word):
     code, out, _ = concise("--", word, "healthy.py")
     assert code == 1 and listed(out) and f"{word}:6:9: DYN301" in out
     assert (folder / "healthy.py").read_text() == HEALTHY
+
+
+def test_two_dashes_that_are_a_file_end_no_options(folder):
+    for name in ("--", "--exit-zero=.py"):
+        (folder / name).write_text(HEALTHY)
+    assert concise("--exit-zero=.py", "--", "healthy.py")[0] == 2
+    code, out, _ = concise("--", "--", "--exit-zero=.py", "healthy.py")
+    assert code == 1 and listed(out) and "--exit-zero=.py:6:9" in out and "--:6:9" in out
 
 
 def test_other_words_stay_options(folder):
@@ -155,10 +163,24 @@ def test_kept_results_of_another_form_are_passed_over(folder):
     concise(".")
     (stored,) = (folder / ".dynfix_cache").glob("*.json")
     known = json.loads(stored.read_text())
-    for entry in known.values():
-        entry[0]["line"], entry[0]["fix"] = "1", {"edits": 3}
+    (entry,) = known.values()
+    entry[0]["line"], entry[0]["fix"] = "1", {"edits": 3}
     stored.write_text(json.dumps(known))
     assert listed(concise(".")[1])
+
+
+def test_kept_results_that_are_not_of_the_file_end_no_run(folder):
+    concise(".")
+    (stored,) = (folder / ".dynfix_cache").glob("*.json")
+    known = json.loads(stored.read_text())
+    edit = {"start": 2**30, "end": 2**30 + 5, "text": "x", "intent": "wrap"}
+    for finding in next(iter(known.values())):
+        finding |= {"column": 2**31 - 1, "cell": 7, "message": "\x1b\n::error::"}
+        finding["fix"] = {**finding["fix"], "edits": [edit]} if finding["fix"] else None
+    stored.write_text(json.dumps(known))
+    for form in settings.FORMATS:
+        code, out, _ = support.command("check", f"--output-format={form}", ".")
+        assert code == 1 and "\x1b" not in out and len(out) < 20_000
 
 
 # What is read

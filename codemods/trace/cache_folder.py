@@ -8,10 +8,10 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from ...runtime.regular_files import create, is_folder, read, replace
+from ...rewriter.source.regular_files import create, is_folder, read, replace
 
 if TYPE_CHECKING:
-    from .settings import Settings
+    from ..cli.settings import Settings
 
 _LIMIT = 256 * 1024 * 1024  # bytes
 
