@@ -417,7 +417,7 @@ SCRIPT = """
 
 
 SETTLED = """
-import builtins, logging, sys, time
+import builtins, logging, time
 from dynfix.rewriter.frontend import background
 from dynfix.runtime import compilers
 from dynfix.runtime.cache.run_lengths import RunLengths
@@ -433,9 +433,6 @@ background.Background.start = lambda self: (begun.append(self), start(self))
 def settled():
     while begun[0].worker.busy:
         time.sleep(0.001)
-    guards = sys.modules.get("dynfix.runtime.guards.guard_native")
-    if guards is not None:
-        guards.wait()
 
 builtins.settled = settled
 """
