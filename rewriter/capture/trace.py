@@ -103,8 +103,6 @@ class Recorder(ReadRecorder):
                     detail = f"a tensor of the class {kind.__name__} is an argument"
                     self.stop_here(catalogue.UNSUPPORTED, detail)
             return self._watched(func, opsets.name_of(func), args, kwargs)
-        except RecordingStopped:
-            return func(*plain_in(args), **plain_in(kwargs))
         except Exception as error:
             if not self._is_fault(error):
                 raise
@@ -267,8 +265,7 @@ class Recorder(ReadRecorder):
                 open_shapes.spread(self, (args, kwargs), result, opened)
             if shaped:
                 self._shape_outcomes(result)
-        except Exception as error:
-            # a fault of the recorder's own must not take the operator's result away
+        except Exception as error:  # a fault must not take the operator's result away
             self.fault(error)
         return result
 

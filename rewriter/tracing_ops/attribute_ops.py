@@ -9,18 +9,7 @@ from typing import Any
 
 import torch
 
-from ...runtime.guards.guard import (
-    ABSENT,
-    Attr,
-    ClassAttr,
-    HasKey,
-    InstDict,
-    Is,
-    Item,
-    Missing,
-    Obj,
-    Path,
-)
+from ...runtime.guards.guard import ABSENT, Attr, HasKey, InstDict, Is, Item, Missing, Obj, Path
 from ...runtime.programs.recipes import Apply, ConstRecipe, Input
 from .. import catalogue
 from ..capture.effects import SideEffect, constant, set_attributes
@@ -28,8 +17,9 @@ from ..capture.guarded_kinds import BY_IDENTITY, is_constant
 from ..capture.numbers import scalars
 from ..capture.recording import may_be_made
 from ..capture.trace import Recorder
-from . import data_stores, items
+from . import data_stores, descriptors, items
 from .calls import gradients, host_calls, log_calls
+from .descriptors import guard_class
 from .lookup import (
     MISSING,
     can_change,
@@ -42,7 +32,6 @@ from .lookup import (
     own_attributes,
     python_getter,
     python_method,
-    special_method,
 )
 
 _C_DESCRIPTORS = (
@@ -280,9 +269,9 @@ def _ordinary(rec: Recorder, obj: Any, name: str, fallback: bool = True) -> Any:
     found = on_class(type(obj), name)
     getter = python_getter(found)
     if getter is not None:
-        return _descriptor(rec, obj, name, found, getter, path)
+        return descriptors.given(rec, obj, name, found, getter, path)
     if isinstance(found, property):
-        return _property(rec, obj, name, found, path)
+        return descriptors.of_property(rec, obj, name, found, path)
     attributes = own_attributes(obj)
     if name == "__dict__" and hasattr(obj, "__dict__"):
         return _namespace(rec, attributes, path)
@@ -316,41 +305,11 @@ def plainly(rec: Recorder, obj: Any, name: str) -> Any:
         return object.__getattribute__(obj, name)
 
 
-def _property(rec: Recorder, obj: Any, name: str, found: property, path: Path | None) -> Any:
-    if path is None or isinstance(path, Obj):
-        guard_classes(rec, type(obj), name)
-    _guard_class(rec, path, name, found)
-    if found.fget is None:
-        return rec.once(getattr, (obj, name))
-    return rec.call(found.fget, (obj,), {})
-
-
-def _descriptor(
-    rec: Recorder, obj: Any, name: str, found: Any, getter: Any, path: Path | None
-) -> Any:
-    """A descriptor whose `__get__` is Python; one without `__set__` gives way to the instance's own
-    attribute."""
-    _guard_class(rec, path, name, found)
-    for special in ("__get__", "__set__"):
-        guard_classes(rec, type(found), special)
-    rec.known.register(found, Obj(found, f"{type(obj).__qualname__}.{name}"))
-    attributes = object.__getattribute__(obj, "__dict__") if hasattr(obj, "__dict__") else {}
-    if name in attributes and on_class(type(found), "__set__") is MISSING:
-        return (
-            attributes[name]
-            if path is None
-            else rec.known.loaded(attributes[name], Item(InstDict(path), name))
-        )
-    if path is not None and hasattr(obj, "__dict__"):
-        rec.known.guard(path, Missing(name))
-    return rec.call(getter, (found, obj, type(obj)), {})
-
-
 def _cached(rec: Recorder, obj: Any, name: str, found: Any) -> Any:
     path = rec.known.touch(obj)
     if path is not None:
         rec.known.guard(path, Missing(name))
-        _guard_class(rec, path, name, found)
+        guard_class(rec, path, name, found)
     value = rec.call(found.func, (obj,), {})
     store(rec, obj, name, value)
     return value
@@ -374,7 +333,7 @@ def _from_class(rec: Recorder, obj: Any, name: str, found: Any, path: Path | Non
         return value
     if hasattr(obj, "__dict__"):
         rec.known.guard(path, Missing(name))
-    _guard_class(rec, path, name, found)
+    guard_class(rec, path, name, found)
     if (
         isinstance(found, types.FunctionType | classmethod | staticmethod)
         or getattr(value, "__self__", MISSING) is obj
@@ -403,11 +362,6 @@ def _frozen(value: Any) -> bool:
     return isinstance(value, int | float | str | bytes | type(None) | type | types.FunctionType)
 
 
-def _guard_class(rec: Recorder, path: Path | None, name: str, found: Any) -> None:
-    if path is not None and not isinstance(path, Obj):
-        rec.known.guard(path, ClassAttr(name, found))
-
-
 def _fallback(rec: Recorder, obj: Any, name: str, path: Path | None) -> Any:
     """`__getattr__`: nn.Module's tables are guarded where they hold the name, another class's
     method is run."""
@@ -415,7 +369,7 @@ def _fallback(rec: Recorder, obj: Any, name: str, path: Path | None) -> Any:
     if hook is not None and hook is not torch.nn.Module.__getattr__:
         if path is not None and hasattr(obj, "__dict__"):
             rec.known.guard(path, Missing(name))
-        _guard_class(rec, path, name, ABSENT)
+        guard_class(rec, path, name, ABSENT)
         return rec.call(hook, (obj, name), {})
     for group in _groups(obj):
         table = obj.__dict__[group]
@@ -429,10 +383,10 @@ def _fallback(rec: Recorder, obj: Any, name: str, path: Path | None) -> Any:
         rec.known.guard(Item(InstDict(path), group), HasKey(name, False))
     if path is not None and hasattr(obj, "__dict__"):
         rec.known.guard(path, Missing(name))
-    _guard_class(rec, path, name, ABSENT)
+    guard_class(rec, path, name, ABSENT)
     hook = on_class(type(obj), "__getattr__")
     if hook is dict.get or hook is on_class(type(obj), "__getitem__") is dict.__getitem__:
-        _guard_class(rec, path, "__getattr__", hook)  # a dict whose attributes are its items
+        guard_class(rec, path, "__getattr__", hook)  # a dict whose attributes are its items
         if hook is dict.get:
             return rec.call(hook.__get__(obj), (name,), {})
         return items.load(rec, obj, name)
@@ -474,7 +428,7 @@ def store(rec: Recorder, obj: Any, name: str, value: Any) -> None:
         rec.call(setter, (obj, name, value), {})
         return
     prop = on_class(type(obj), name)
-    if by_descriptor(rec, obj, name, prop, "__set__", value):
+    if descriptors.changed(rec, obj, name, prop, "__set__", value):
         return
     outside = _is_outside(rec, obj)
     if outside and name in ("__dict__", "__class__"):
@@ -488,24 +442,6 @@ def store(rec: Recorder, obj: Any, name: str, value: Any) -> None:
     if outside:
         rec.effects.append(SideEffect(setattr, (obj, constant(name), value)))
     rec.known.wrote(obj, name)
-
-
-def by_descriptor(
-    rec: Recorder, obj: Any, name: str, found: Any, special: str, *value: Any
-) -> bool:
-    """Whether a descriptor in Python, or a property, stored or deleted the attribute: `found`, what
-    the class has under its name."""
-    method = special_method(on_class(type(found), special))
-    if method is not None:
-        rec.known.register(found, Obj(found, f"{type(obj).__qualname__}.{name}"))
-        rec.call(method, (found, obj, *value), {})
-        return True
-    if not isinstance(found, property):
-        return False
-    function = found.fset if special == "__set__" else found.fdel
-    if function is not None:
-        rec.call(function, (obj, *value), {})
-    return function is not None
 
 
 def _set_on_made_tensor(rec: Recorder, obj: torch.Tensor, name: str, value: Any) -> None:
@@ -528,7 +464,7 @@ def delete(rec: Recorder, obj: Any, name: str) -> None:
         rec.stop(catalogue.UNSUPPORTED, f"`del` of attribute {name}")
     elif deleter not in (None, torch.nn.Module.__delattr__):
         return rec.call(deleter, (obj, name), {})  # type: ignore[no-any-return]
-    elif by_descriptor(rec, obj, name, prop, "__delete__"):
+    elif descriptors.changed(rec, obj, name, prop, "__delete__"):
         return None
     outside = _is_outside(rec, obj)
     if outside:

@@ -3,6 +3,7 @@ of this package between."""
 
 import collections
 import dataclasses
+import dis
 import enum
 import inspect
 import sys
@@ -108,3 +109,17 @@ def rewritten(function: Any, forms: Any) -> Any:
         return emit.rewrite(function, forms)
     except NotRewritable:
         return None
+
+
+def looks_around(code: types.CodeType) -> bool:
+    """Whether the code reads names that no operator sees; a method that is called `eval` does
+    not."""
+    if not _LOOKING.isdisjoint(code.co_names):
+        read = (each for each in dis.get_instructions(code) if each.opname in _LOADS)
+        if any(each.argval in _LOOKING for each in read):
+            return True
+    return any(looks_around(const) for const in code.co_consts if isinstance(const, types.CodeType))
+
+
+_LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
+_LOOKING = frozenset({"globals", "eval", "exec"})

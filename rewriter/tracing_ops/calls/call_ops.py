@@ -2,7 +2,6 @@
 or ends the recording."""
 
 import copy
-import dis
 import functools
 import types
 from collections.abc import Callable
@@ -28,11 +27,8 @@ from ..lookup import (
     is_torch_internal,
     keeps_eager,
     module_name,
-    on_class,
     owner_of,
-    python_getter,
     python_method,
-    special_method,
 )
 from ..texts import is_format, show, traced_text_format
 from . import (
@@ -123,29 +119,13 @@ def _python(rec: Recorder, function: types.FunctionType, args: Args, kwargs: Kwa
         rewritten = rec.rewriter.rewrite(function)
     except Exception as error:  # NotRewritable, or a fault of the rewriter's own
         return _unseen(rec, function, args, kwargs, str(error))
-    if _looks_around(function.__code__):
+    if frame_reads.looks_around(function.__code__):
         return _unseen(rec, function, args, kwargs, "it uses globals(), eval() or exec()")
     _place(rec, function)
     if rec.depth >= deep_calls.DEEPEST:
         rec.cuttable = False  # parts would call each other as deeply
         return _unseen(rec, function, args, kwargs, "calls are too deep inside each other")
     return deep_calls.deeper(rec, rewritten, args, kwargs)
-
-
-def _looks_around(code: types.CodeType) -> bool:
-    """Whether the code reads names that no operator sees; a method that is called `eval` does
-    not."""
-    if not _LOOKING.isdisjoint(code.co_names):
-        read = (each for each in dis.get_instructions(code) if each.opname in _LOADS)
-        if any(each.argval in _LOOKING for each in read):
-            return True
-    return any(
-        _looks_around(const) for const in code.co_consts if isinstance(const, types.CodeType)
-    )
-
-
-_LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
-_LOOKING = frozenset({"globals", "eval", "exec"})
 
 
 def _place(rec: Recorder, function: types.FunctionType) -> None:
@@ -192,34 +172,6 @@ def _host(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
 def _callable_object(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     rec.known.touch(function)
     return call(rec, python_method(rec, function, "__call__"), (function, *args), kwargs)
-
-
-def _special(rec: Recorder, function: SpecialMethod, args: Args, kwargs: Kwargs) -> Any:
-    """A special method that is no function: bound as Python does, by code of the user's perhaps,
-    then called."""
-    found, obj = function.descriptor, args[0]
-    getter = python_getter(found)
-    if getter is not None:
-        bound = rec.call(getter, (found, obj, type(obj)), {})
-    elif isinstance(found, property) and found.fget is not None:
-        bound = rec.call(found.fget, (obj,), {})
-    else:
-        bound = function.bound(obj)
-    return call(rec, bound, args[1:], kwargs)
-
-
-def _answers_itself(function: Any) -> bool:
-    """Whether asking a callable what it is may run code of the user's: nobody but its class is
-    asked."""
-    cls = type(function)
-    if cls in PLAIN_TYPES or issubclass(cls, torch.nn.Module | type):
-        return False
-    if special_method(on_class(cls, "__call__")) is None:
-        return False
-    return any(c_calls.runs_python(cls, name) for name in _QUESTIONS)
-
-
-_QUESTIONS = ("__getattr__", "__getattribute__", "__eq__", "__hash__")
 
 
 def _compiled(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -473,8 +425,8 @@ def _is_compiling(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> b
 
 
 HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwargs], Any]], ...] = (
-    (lambda f: type(f) is SpecialMethod, _special),
-    (_answers_itself, _callable_object),
+    (lambda f: type(f) is SpecialMethod, callable_objects.call_special),
+    (callable_objects.answers_itself, _callable_object),
     (transforms.takes, transforms.call),
     (higher_order.takes, higher_order.call),
     (callbacks.calls_functionally, callbacks.functional_call),

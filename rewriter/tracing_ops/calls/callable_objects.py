@@ -7,6 +7,8 @@ import types
 import weakref
 from typing import Any
 
+import torch
+
 from ....runtime.guards.guard import Attr, Item, Keys, Length, Obj, Referent
 from ....runtime.programs.recipes import (
     Apply,
@@ -21,7 +23,17 @@ from ...capture.guarded_kinds import is_constant
 from ...capture.nested import concretize, plain_in, tensors_in
 from ...capture.recording import leaf
 from ...capture.trace import Recorder
-from ..lookup import is_stable, module_name, python_method
+from .. import c_calls
+from ..lookup import (
+    PLAIN_TYPES,
+    SpecialMethod,
+    is_stable,
+    module_name,
+    on_class,
+    python_getter,
+    python_method,
+    special_method,
+)
 from ..texts import show
 
 Args = tuple[Any, ...]
@@ -139,3 +151,31 @@ def runs_users_code(function: Any) -> bool:
     if target is None or is_stable(target):
         return False
     return module_name(target).partition(".")[0] != __name__.partition(".")[0]
+
+
+def call_special(rec: Recorder, function: SpecialMethod, args: Args, kwargs: Kwargs) -> Any:
+    """A special method that is no function: bound as Python does, by code of the user's perhaps,
+    then called."""
+    found, obj = function.descriptor, args[0]
+    getter = python_getter(found)
+    if getter is not None:
+        bound = rec.call(getter, (found, obj, type(obj)), {})
+    elif isinstance(found, property) and found.fget is not None:
+        bound = rec.call(found.fget, (obj,), {})
+    else:
+        bound = function.bound(obj)
+    return rec.call(bound, args[1:], kwargs)
+
+
+def answers_itself(function: Any) -> bool:
+    """Whether asking a callable what it is may run code of the user's: nobody but its class is
+    asked."""
+    cls = type(function)
+    if cls in PLAIN_TYPES or issubclass(cls, torch.nn.Module | type):
+        return False
+    if special_method(on_class(cls, "__call__")) is None:
+        return False
+    return any(c_calls.runs_python(cls, name) for name in _QUESTIONS)
+
+
+_QUESTIONS = ("__getattr__", "__getattribute__", "__eq__", "__hash__")

@@ -10,7 +10,7 @@ from ... import catalogue
 from ...capture.effects import SideEffect, constant
 from ...capture.nested import concretize
 from ...capture.trace import Recorder
-from .. import attribute_ops
+from .. import attribute_ops, descriptors
 from ..lookup import MISSING, on_class
 
 _NAMES = ("__getattribute__", "__setattr__", "__delattr__", "__init__", "__init_subclass__")
@@ -64,7 +64,7 @@ def _initialise(
 
 
 def _set(rec: Recorder, obj: Any, name: str, value: Any) -> None:
-    if attribute_ops.by_descriptor(rec, obj, name, on_class(type(obj), name), "__set__", value):
+    if descriptors.changed(rec, obj, name, on_class(type(obj), name), "__set__", value):
         return
     outside = rec.known.touch(obj) is not None
     if outside:
@@ -77,7 +77,7 @@ def _set(rec: Recorder, obj: Any, name: str, value: Any) -> None:
 
 
 def _delete(rec: Recorder, obj: Any, name: str) -> None:
-    if attribute_ops.by_descriptor(rec, obj, name, on_class(type(obj), name), "__delete__"):
+    if descriptors.changed(rec, obj, name, on_class(type(obj), name), "__delete__"):
         return
     outside = rec.known.touch(obj) is not None
     if outside:
