@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from ...runtime.report import log
+from ...runtime.diagnostics import log
 
 _REFUSALS = (ValueError, TypeError, RuntimeError, AssertionError, LookupError, AttributeError)
 
