@@ -333,7 +333,7 @@ class Aliases:
         found = set()
         for file, function, is_bound in known:
             for name in returned_parameters(file, function):
-                found |= set().union(*map(self.held, handed(function, call, name, is_bound)))
+                found |= set().union(*map(self.objects_of, handed(function, call, name, is_bound)))
         return found
 
     def _called(self, call: ast.Call) -> list[Any]:
@@ -400,7 +400,7 @@ def _given_back(aliases: Any) -> Any:
         for n in ast.walk(aliases.function)
         if isinstance(n, ast.Return) and n.value is not None
     ]
-    names = set().union(*map(aliases.held, values))
+    names = set().union(*map(aliases.objects_of, values))
     return parameters(aliases.function) & set().union(*map(aliases.of, names))
 
 

@@ -83,7 +83,7 @@ class Untouched:
         func = call.func
         given = [*call.args, *(k.value for k in call.keywords)]
         given += [func.value] if isinstance(func, ast.Attribute) else []
-        held = set().union(*map(self.aliases.held, given))
+        held = set().union(*map(self.aliases.objects_of, given))
         return bool(held & self.names) and not self._only_reads(call)
 
     def _only_reads(self, call: ast.Call) -> bool:

@@ -189,8 +189,6 @@ class CompiledFunction:
                 raise recorder.failure from None  # code of the user's may have caught it
             self._raised()
             raise
-        if recorder.failure is not None:
-            raise recorder.failure
         recording = self._finished(recorder, result, args, kwargs, ambient)
         result = recorder.strip(result)
         if recorder.failure is not None:

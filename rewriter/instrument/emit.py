@@ -6,6 +6,7 @@ only the closure is new.
 """
 
 import ast
+import copy
 import functools
 import operator
 import sys
@@ -89,7 +90,16 @@ def _parts(value: Any) -> tuple[Sequence[Any], Callable[[Any], Any]]:
     if type(value) is functools.partial:
         parts = (value.func, value.args, value.keywords)
         return parts, lambda new: functools.partial(new[0], *new[1], **new[2])
+    torchs = str(type(value).__module__).startswith("torch.nn.attention")
+    if torchs and hasattr(value, "__dict__"):  # a BlockMask keeps its mask_mod
+        return tuple(vars(value).values()), lambda new: _with_attributes(value, new)
     return (), type(value)
+
+
+def _with_attributes(obj: Any, values: Sequence[Any]) -> Any:
+    made = copy.copy(obj)
+    vars(made).update(zip(vars(obj), values, strict=True))
+    return made
 
 
 def _function_as_written(fn: FunctionType, inside: tuple[FunctionType, ...]) -> FunctionType:

@@ -33,15 +33,17 @@ _FACTORY = "__dynfix_factory"
 
 
 def runs_torchs_compiler(fn: Any) -> bool:
-    """Whether `fn` is a function of torch's own that calls torch's compiler (flex_attention), or
-    what that compiler made: it traces code as it was written, not as it was rewritten."""
+    """Whether `fn` is a function of torch's own that gives one it makes to torch's compiler
+    (flex_attention), or what that compiler made: it traces code as it was written, not as it was
+    rewritten."""
     if not isinstance(fn, FunctionType):
         return False
     if fn.__code__.co_filename.endswith(TORCHS_COMPILER):
         return True
-    names = fn.__code__.co_names
+    names, consts = fn.__code__.co_names, fn.__code__.co_consts
     inside = str(fn.__globals__.get("__name__")).startswith("torch.")
-    return inside and "compile" in names and "torch" in names
+    makes = any(isinstance(each, CodeType) and each.co_name[0] != "<" for each in consts)
+    return inside and makes and "compile" in names and "torch" in names
 
 
 def is_made_by_torch(fn: Any) -> bool:

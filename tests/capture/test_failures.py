@@ -68,7 +68,7 @@ STAGES = [
     (segments.SegmentBuilder, "call"),
     (compiled_function, "compile_segment"),
     (recording, "GuardSet"),
-    (compiled_function, "Entry"),
+    (compiled_function, "CacheEntry"),
     (backends, "lookup"),
     (entry.CacheEntry, "run"),
     (entry.CacheEntry, "_step"),

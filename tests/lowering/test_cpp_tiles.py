@@ -265,7 +265,7 @@ def test_values_that_a_kernel_keeps_beside_short_rows(columns):
 def test_blocks_of_every_shape(dtype, tmp_path):
     """What is left behind whole blocks is turned by blocks that lie over others."""
     kind = {4: "float", 8: "double", 2: "bf16", 1: "uint8_t"}[dtype.itemsize]
-    templates = Path(cpp_target.__file__).parent.parent / "templates"
+    templates = Path(cpp_target.__file__).with_name("templates")
     text = "\n".join((templates / f"{name}.h").read_text() for name in ("prelude", "tiles"))
     text += (
         f'\nextern "C" void turn({kind} *to, const {kind} *from, int64_t rows, int64_t columns)'
@@ -287,7 +287,7 @@ def test_whole_tiles(kind, target):
     if target != "native" and "avx2" not in build.isa():
         pytest.skip("a flag of x86")
     dtype = {"float": torch.float32, "double": torch.float64, "bf16": torch.int16}
-    templates = Path(cpp_target.__file__).parent.parent / "templates"
+    templates = Path(cpp_target.__file__).with_name("templates")
     text = "".join((templates / f"{name}.h").read_text() for name in ("prelude", "tiles"))
     for rows, columns in itertools.product((16, 32, 64), repeat=2):
         text += (

@@ -16,7 +16,7 @@ from grids import grid
 from .harness import UNFUSED, at_threads, check, check_gradients, compiled, units
 
 F = torch.nn.functional
-TEMPLATES = Path(half_precision_loops.__file__).parent.parent / "templates"
+TEMPLATES = Path(half_precision_loops.__file__).with_name("templates")
 LENGTHS = [0, 1, 7, 8, 15, 16, 17, 31, 100, 255, 256, 257, 700, 4099]
 HALVES = torch.arange(65536).to(torch.uint16).view(torch.float16)
 

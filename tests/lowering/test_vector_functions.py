@@ -15,7 +15,7 @@ from grids import grid
 from .harness import check, compiled, units
 
 F = torch.nn.functional
-TEMPLATES = Path(cpp_target.__file__).parent.parent / "templates"
+TEMPLATES = Path(cpp_target.__file__).with_name("templates")
 INF, NAN = math.inf, math.nan
 RARE = [
     0.0,

@@ -17,7 +17,7 @@ from ...capture import current
 from ...capture.stops import StoppableMode
 from ...frontend.module_class import CompiledModule
 from ...instrument import emit
-from ...source.live_source import NotRewritable, runs_torchs_compiler
+from ...source.live_source import TORCHS_COMPILER, NotRewritable, runs_torchs_compiler
 from ..lookup import is_internal, is_module_call, is_of_wrapper, keeps_eager, module_name
 from . import known_calls
 
@@ -71,8 +71,11 @@ def with_written_code(fn: Any, args: Args, kwargs: Kwargs) -> Any:
 def as_given_to_torchs_compiler(fn: Any) -> Any:
     """The function or module that `torch.compile` was given, where `fn` is what it made of that: it
     is compiled as any other callee."""
+    file = fn.__code__.co_filename if type(fn) is types.FunctionType else ""
+    if not file.endswith(TORCHS_COMPILER) and type(fn).__module__ != "torch._dynamo.eval_frame":
+        return fn
     kept = keeps_eager(fn)
-    return fn if kept in ("", "_dynfix_original") else getattr(fn, kept)
+    return getattr(fn, kept) if kept else fn
 
 
 def is_choice(fn: Any) -> bool:
