@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..runtime.cache.named_functions import register
-from .graph.rnn import KINDS
+from .recurrent_functions import KINDS
 
 _FUNCTIONS: dict[str, Any] = {kind: getattr(torch._VF, kind) for kind in KINDS}
 _RESULTS = 3  # output, hidden state, cell state (empty where the kind has none)

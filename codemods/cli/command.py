@@ -169,7 +169,7 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
         within = _within(options, settings)
         results = [_written(result, within) for result in results]
     if options.trace and keeps:
-        saved_facts.store(traced, seen, settings)
+        saved_facts.store(traced, seen, settings.root)
     stream = sys.stderr if options.diff else sys.stdout
     known = {r.path: r.after for r in results if r.after is not None}
     lines = formats.PlainLines(known)
@@ -178,7 +178,7 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
 
 def _with_kept_facts(settings: Settings, paths: list[str]) -> Settings:
     """With what earlier traced runs showed of these files, where they did not change since."""
-    found, key = saved_facts.stored(paths, settings) if settings.cache else ({}, "")
+    found, key = saved_facts.stored(paths, settings.root) if settings.cache else ({}, "")
     if not found:
         return settings
     try:

@@ -60,7 +60,7 @@ class Cache:
     def __init__(self, settings: Settings) -> None:
         stamp = hashlib.sha256((tool_stamp() + settings.key()).encode()).hexdigest()[:24]
         self.settings, self.name = settings, f"{stamp}.json"
-        self.entries = cache_folder.load(settings, self.name)
+        self.entries = cache_folder.load(settings.root, self.name)
         self.changed = False
 
     def _key(self, path: str, raw: bytes) -> str:
@@ -82,7 +82,7 @@ class Cache:
     def save(self) -> None:
         if self.changed:
             kept = dict(list(self.entries.items())[-_LIMIT:])
-            cache_folder.save(self.settings, self.name, kept)
+            cache_folder.save(self.settings.root, self.name, kept)
 
 
 _EDIT = {"start": count, "end": count, "text": text, "intent": text}

@@ -6,19 +6,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...rewriter.source.regular_files import create, is_folder, read, replace
-
-if TYPE_CHECKING:
-    from ..cli.settings import Settings
 
 _LIMIT = 256 * 1024 * 1024  # bytes
 
 
-def place(settings: Settings) -> str:
+def place(root: str) -> str:
     base = os.environ.get("DYNFIX_CODEMOD_CACHE")
-    return base or os.path.join(settings.root, ".dynfix_cache")
+    return base or os.path.join(root, ".dynfix_cache")
 
 
 def _is_ours(folder: str) -> bool:
@@ -27,9 +24,9 @@ def _is_ours(folder: str) -> bool:
     return os.path.isdir(folder) if named else is_folder(folder)
 
 
-def load(settings: Settings, name: str) -> dict[str, Any]:
+def load(root: str, name: str) -> dict[str, Any]:
     """The JSON object in a file of the folder; {} where there is none that can be read."""
-    folder = place(settings)
+    folder = place(root)
     try:
         raw = read(os.path.join(folder, name), _LIMIT, links=False) if _is_ours(folder) else b""
         found = json.loads(raw) if raw else {}
@@ -38,9 +35,9 @@ def load(settings: Settings, name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def save(settings: Settings, name: str, found: dict[str, Any]) -> None:
+def save(root: str, name: str, found: dict[str, Any]) -> None:
     """Put an object there by atomic rename; nothing where that cannot be done."""
-    folder = place(settings)
+    folder = place(root)
     with contextlib.suppress(OSError, ValueError):
         if not os.path.lexists(folder):
             os.makedirs(folder)

@@ -6,22 +6,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...rewriter.source.regular_files import read
 from . import cache_folder
 from .cache_folder import count, fits, optional, text, truth
 
-if TYPE_CHECKING:
-    from ..cli.settings import Settings
-
 _NAME = "traced.json"
 
 
-def stored(paths: list[str], settings: Settings) -> tuple[dict[str, Any], str]:
+def stored(paths: list[str], root: str) -> tuple[dict[str, Any], str]:
     """({real path: what runs showed of the file}, a key of it all) of those of `paths` that are
     what they were, or what a traced command made of them."""
-    known = _read(settings)
+    known = _read(root)
     found: dict[str, Any] = {}
     for path in map(os.path.realpath, paths) if known else ():
         kept, stamp = known.get(path), ""
@@ -41,14 +38,14 @@ def stamps(paths: list[str]) -> dict[str, str]:
     return {p: _stamp(p) for p in map(os.path.realpath, paths)}
 
 
-def store(data: dict[str, Any], seen: dict[str, str], settings: Settings) -> None:
+def store(data: dict[str, Any], seen: dict[str, str], root: str) -> None:
     """Keep what was shown of files that had the stamps `seen`; they are as the command left
     them."""
-    known = _read(settings)
+    known = _read(root)
     for path, entry in data.items():
         if entry["captured"]:
             known[path] = {"seen": seen[path], "made": _stamp(path), "data": entry}
-    cache_folder.save(settings, _NAME, known)
+    cache_folder.save(root, _NAME, known)
 
 
 def joined(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -71,10 +68,10 @@ def joined(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _read(settings: Settings) -> dict[str, Any]:
+def _read(root: str) -> dict[str, Any]:
     """What is kept. Another may have written it, the checkout itself: entries of another form are
     passed over."""
-    known = cache_folder.load(settings, _NAME)
+    known = cache_folder.load(root, _NAME)
     return {path: entry for path, entry in known.items() if fits(entry, _KEPT)}
 
 

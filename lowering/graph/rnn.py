@@ -1,7 +1,6 @@
 """Which calls are those of `torch.lstm`, `gru`, `rnn_tanh` and `rnn_relu` that become one operator
 each way (`recurrent_operators`, which is loaded for the first of them)."""
 
-import functools
 import importlib
 import operator
 from collections.abc import Iterable, Sequence
@@ -10,16 +9,11 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+from ..recurrent_functions import kind_of_function
+
 _ARGUMENTS = (
     9  # of torch's functions: (input, state, weights, ...), or with batch sizes after input
 )
-
-
-@functools.cache
-def _kinds() -> dict[Any, str]:
-    places = (torch, torch._VF)
-    return {getattr(place, kind): kind for kind in KINDS for place in places}
 
 
 def as_operator(
@@ -27,7 +21,7 @@ def as_operator(
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """A call of one of torch's recurrent functions as a call of the operator; any other call, and
     one under autocast, which looks into the function, as it is."""
-    kind = _kinds().get(target) if callable(target) else None
+    kind = kind_of_function().get(target) if callable(target) else None
     if kind is None or kwargs or len(args) != _ARGUMENTS or torch._C._is_any_autocast_enabled():
         return target, args, kwargs
     packed = isinstance(args[3], list | tuple)  # the weights, after the batch sizes
@@ -75,7 +69,7 @@ def _graph_of(nodes: list[Node]) -> torch.fx.Graph:
 
 
 def _is_recurrent(node: Node) -> bool:
-    return node.op == "call_function" and node.target in _kinds()
+    return node.op == "call_function" and node.target in kind_of_function()
 
 
 def _is_autocast(node: Node) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..capture.rewrites.branch_rewrites import Applied
+from ..capture.rewrites.function_edits import Applied
 from ..catalogue import BreakSite
 from . import compiled_function
 from .config import make_options

@@ -11,7 +11,8 @@ from ..capture import places
 from ..capture.recording import Recording
 from ..capture.repeatable import equal, is_repeatable
 from ..capture.rewrites import kept_objects
-from ..capture.rewrites.branch_rewrites import IN_PLACE, Applied, Rewritings
+from ..capture.rewrites.branch_rewrites import IN_PLACE, Rewritings
+from ..capture.rewrites.function_edits import Applied
 from ..capture.trace import Recorder
 from ..instrument import emit
 from ..source import live_source

@@ -104,7 +104,7 @@ def test_no_link_of_the_cache_is_followed(folder):
         (cache / name).symlink_to(victim)
     known = settings.load(str(folder))
     concise(".")
-    saved_facts.store({"a": {"captured": ["f"]}}, {"a": ""}, known)
+    saved_facts.store({"a": {"captured": ["f"]}}, {"a": ""}, known.root)
     assert victim.read_text() == "keep\n" and not (cache / "traced.json").is_symlink()
     assert len(list(cache.glob("*.json"))) == 2
 
@@ -155,7 +155,7 @@ def test_kept_facts_of_another_form_are_passed_over(folder, text):
     path = os.path.realpath("healthy.py")
     (folder / ".dynfix_cache").mkdir()
     (folder / ".dynfix_cache/traced.json").write_text(text if isinstance(text, str) else text(path))
-    assert saved_facts.stored([path], settings.load("."))[0] == {}
+    assert saved_facts.stored([path], settings.load(".").root)[0] == {}
     assert listed(concise(".")[1])
 
 

@@ -15,8 +15,8 @@ from ...source.source_file import SourceFile
 from ...source.spans import Edit, Fix, Refusal, Safety, apply
 from ...transforms import chained_comparison, deferred_read, masked_write, tensor_if, tensor_ternary
 from ...transforms.compiled import compiled_scalars
-from .branch_rewrites import Found
 from .fake_values import FakeValues
+from .function_edits import FunctionEdits
 from .recorded_oracle import RecordedOracle
 
 _ROUNDS = 8
@@ -61,7 +61,7 @@ def _names_of(file: str, text: str) -> ImportedNames:
     return ImportedNames(tree, by_type(tree))
 
 
-def judged(found: Found, line: int, values: FakeValues) -> "tuple[Edit, str] | str":
+def judged(found: FunctionEdits, line: int, values: FakeValues) -> "tuple[Edit, str] | str":
     """The edit, and its rule's code, that leaves nothing to decide on `line` of the user's file, or
     moves what is asked there; or why there is none."""
     file, code, why = found.file, "", "nothing that a pattern knows decides here"
@@ -81,7 +81,9 @@ def judged(found: Found, line: int, values: FakeValues) -> "tuple[Edit, str] | s
 class _Look:
     """The places of a function that may decide on a line, at one moment."""
 
-    def __init__(self, file: SourceFile, found: Found, line: int, values: FakeValues) -> None:
+    def __init__(
+        self, file: SourceFile, found: FunctionEdits, line: int, values: FakeValues
+    ) -> None:
         function, self.lines = _function(file.tree, found.source), found.lines(line)
         self.places = _places(function, self.lines)
         self.oracle = RecordedOracle(file, function, values, self.places, _names(file.path))
