@@ -44,11 +44,11 @@ else:
     add_noqa, command_report = OnDemand(".add_noqa"), OnDemand(".command_report")
     completion, file_writes = OnDemand(".completion"), OnDemand(".file_writes")
     deep_stack, formats = OnDemand(".deep_stack"), OnDemand(".formats")
-    language_server, notebook = OnDemand(".language_server"), OnDemand(".notebook")
+    language_server, notebook = OnDemand("..server.language_server"), OnDemand(".notebook")
     rules_page, runner = OnDemand(".rules_page"), OnDemand(".runner")
     side_by_side, trace_verify = OnDemand(".side_by_side"), OnDemand(".trace_verify")
     plan, trace_facts = OnDemand("..hoist.plan"), OnDemand("..trace.trace_facts")
-    saved_facts = OnDemand("..trace.kept_facts")
+    saved_facts = OnDemand("..trace.saved_facts")
 
 
 def main(argv: list[str] | None = None) -> int | None:
@@ -155,7 +155,7 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
         seen = saved_facts.stamps(paths)
         settings = replace(settings, facts=facts, cache=False)
     else:
-        settings = _with_kept_facts(settings, paths)
+        settings = _with_saved_facts(settings, paths)
     fixing = not options.check and not options.add_noqa
     results = runner.run(paths, settings, fixing, _progress(options, len(paths)))
     if options.trace and fixing and not options.no_verify:
@@ -176,7 +176,7 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
     return command_report.report(results, options, settings, failures, stream, lines)
 
 
-def _with_kept_facts(settings: Settings, paths: list[str]) -> Settings:
+def _with_saved_facts(settings: Settings, paths: list[str]) -> Settings:
     """With what earlier traced runs showed of these files, where they did not change since."""
     found, key = saved_facts.stored(paths, settings.root) if settings.cache else ({}, "")
     if not found:

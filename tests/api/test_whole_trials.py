@@ -17,7 +17,7 @@ from simulated import Simulated
 class Judge:
     busy, allowed, total = False, True, 0.0
 
-    def quiet(self):
+    def nothing_builds(self):
         return not self.busy
 
     def may_record(self):
@@ -105,6 +105,6 @@ def test_gains_of_parts_are_not_counted_twice():
     judge = Judge()
     part = PartTrial(judge)
     part.gained(5.0)
-    assert judge.total == 0.0 and part.quiet()
+    assert judge.total == 0.0 and part.nothing_builds()
     judge.busy = True
-    assert not part.quiet()
+    assert not part.nothing_builds()
