@@ -99,11 +99,11 @@ def test_breaks_go_and_eager_stays(case):
 @pytest.mark.parametrize("case", BROKEN)
 def test_the_original_breaks_or_is_not_compiled_at_all(case):
     model, args = made(source(BROKEN[case]), "model")()
-    if case == "reshape":
+    if case != "reshape":
+        assert side_by_side.count_breaks(model, args)
+    elif torch.__version__ < "2.14":  # from which on it takes this one as it is
         with pytest.raises(RuntimeError, match="RuntimeError when making fake tensor call"):
             torch.compile(model, backend="eager")(*args)
-    else:
-        assert side_by_side.count_breaks(model, args)
 
 
 @pytest.mark.parametrize("case", LOOPS)
