@@ -156,7 +156,7 @@ _MISSING = {
 
 def __getattr__(name: str) -> object:
     if name in _MISSING:
-        raise AttributeError(f"dynfix has no {name!r}: {_MISSING[name]} (docs/api.md)")
+        raise AttributeError(f"dynfix has no {name!r}: {_MISSING[name]} (docs/reference/api.md)")
     module = _PUBLIC.get(name) or _INTERNAL.get(name)
     if module is not None:
         try:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-_ENTRY_FILE = os.path.join("dynfix", "rewriter", "module_class.py")
+_ENTRY_FILE = os.path.join("dynfix", "rewriter", "frontend", "module_class.py")
 Codes = Mapping[int, Callable[[], types.CodeType | None]]
 _rewritten: list[Codes] = [{}]
 _files: list[Container[str]] = [()]

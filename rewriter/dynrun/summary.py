@@ -16,7 +16,7 @@ _AS_IN_SOURCE = [
         (r"\.__dict__\['(\w+)'\]", r".\1"),
     )
 ]
-_OWN_PLACE = re.compile(r" \([^()]*rewriter/module_class\.py:\d+\)")
+_OWN_PLACE = re.compile(r" \([^()]*rewriter/frontend/module_class\.py:\d+\)")
 SHOWN = 12  # breaks, and reasons to record again, that a summary shows
 
 
