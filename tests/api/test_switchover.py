@@ -371,8 +371,8 @@ def test_an_import_that_waits_for_the_worker_ends_its_rest(machine, tmp_path, mo
 
 
 def test_what_does_not_matter_is_left_alone(machine):
-    loaded, of_run, may_load = [], account(machine), threading.Event()
-    background = Background(lambda stored: may_load.wait() and loaded.append(1), of_run)
+    load, of_run = waiting.Loading(), account(machine)
+    background = Background(load, of_run)
     machine.clock += 10
     assert not background.wants(calls=3, seconds=50)  # too few
     assert not background.wants(calls=1000, seconds=0.01)  # too short
@@ -381,8 +381,8 @@ def test_what_does_not_matter_is_left_alone(machine):
     assert not background.wants(calls=1000, seconds=1.0)  # a thousandth of the run
     assert not background._asked
     assert not background.wants(calls=1000, seconds=50)  # the compiler is loaded first
-    may_load.set()
-    waiting.until(lambda: loaded and background.nothing_builds())
+    load.end()
+    waiting.until(background.nothing_builds)
     assert background.wants(calls=1000, seconds=50)
     of_run.lost = 1e6
     assert not background.wants(calls=1000, seconds=50) and not background.may_record()

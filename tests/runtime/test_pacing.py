@@ -5,6 +5,7 @@ import sys
 import textwrap
 
 import pytest
+import waiting
 from dynfix.rewriter.frontend.background import Background
 from dynfix.runtime import background_budget
 from simulated import Simulated
@@ -58,11 +59,13 @@ def test_the_first_run_on_a_machine_waits_for_its_compilers_time(crowded, asked)
     machine = Simulated(crowded)
     account = background_budget.Account(started=machine.now(), machine=machine)
     machine.work(100.0)
-    background = Background(lambda stored: None, account, lambda: 6.0)
+    load = waiting.Loading()
+    background = Background(load, account, lambda: 6.0)
     background.torch_took(1.0)
     assert not background.wants(calls=1000, seconds=20.0)
     assert background._asked is asked
     machine.work(200.0)
     background.wants(calls=1000, seconds=20.0)
     assert background._asked
+    load.end()
     background.worker.stop()

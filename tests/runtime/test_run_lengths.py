@@ -56,7 +56,8 @@ def test_a_damaged_file_is_no_knowledge(folder, damage):
 def test_a_run_known_to_be_long_begins_at_once(monkeypatch):
     monkeypatch.setattr(run_lengths.RunLengths, "expected", lambda self: 500.0)
     account = begun(1)
-    background = Background(lambda stored: None, account)
+    load = waiting.Loading()
+    background = Background(load, account)
     assert not background.wants(calls=20, seconds=0.5)
     assert not background._asked
     background.lengths = RunLengths(["script.py"])
@@ -64,6 +65,7 @@ def test_a_run_known_to_be_long_begins_at_once(monkeypatch):
     assert account.allows(19) and not account.allows(21)
     assert not background.wants(calls=20, seconds=0.5)
     assert background._asked
+    load.end()
     background.worker.stop()
 
 
@@ -78,14 +80,15 @@ def test_a_short_run_remembers_that_its_programs_are_stored(folder):
 @pytest.mark.parametrize("stored", [False, True])
 def test_where_programs_are_stored_little_is_loaded_and_sooner(stored):
     RunLengths(["script.py"]).note(5.0, stored)
-    asked = []
-    background = Background(asked.append, begun(20))
+    load = waiting.Loading()
+    background = Background(load, begun(20))
     background.lengths = RunLengths(["script.py"])
     background.torch_took(1.0)
     assert not background.wants(calls=1, seconds=0.1)
+    load.end()
     waiting.until(lambda: background.loaded or not stored)
     assert (background.cost() < 0.5) == stored
-    assert asked == ([True] if stored else [])
+    assert load.asked == ([True] if stored else [])
     background.worker.stop()
 
 
