@@ -46,7 +46,7 @@ class Untouched:
         loops = [s for s in self.slice._around(node) if isinstance(s, (ast.For, ast.While))]
         inside = set(ast.walk(loops[-1])) if loops else ()
         for statement, place in self.slice.order.items():
-            earlier = place <= self.slice.order[node] and not self.slice._apart(statement, node)
+            earlier = place <= self.slice.order[node] and not self.slice._exclusive(statement, node)
             if earlier or statement in inside:
                 yield from self._parts(statement, around)
 
