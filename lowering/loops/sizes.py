@@ -14,7 +14,9 @@ from typing import Any
 
 from .nodes import Node, node
 from .polynomials import (
-    Size,
+    Size as Size,
+)
+from .polynomials import (
     at_least,
     below,
     common,

@@ -63,7 +63,7 @@ class CompiledFunction:
         self,
         fn: Callable[..., Any],
         options: Options,
-        family: "split_function.Family | None" = None,
+        family: "split_function.SplitGroup | None" = None,
         depth: int = 0,
     ) -> None:
         warn_if_untested()
@@ -376,7 +376,7 @@ class CompiledFunction:
         self.cut_at(split_function.place_in(self.fn, stopped_at), family)
 
     def _member(
-        self, fn: Callable[..., Any], family: "split_function.Family", depth: int
+        self, fn: Callable[..., Any], family: "split_function.SplitGroup", depth: int
     ) -> "CompiledFunction":
         """A part, or a callee. A part in a loop meets every layer: it may have more variants."""
         limit = MORE_VARIANTS * self.options.recompile_limit
@@ -385,7 +385,7 @@ class CompiledFunction:
         member.background = self.background
         return member
 
-    def cut_at(self, place: places.Reached | None, family: "split_function.Family") -> None:
+    def cut_at(self, place: places.Reached | None, family: "split_function.SplitGroup") -> None:
         """Run in parts, cut at `place`, or in halves where it is not known."""
         self._stays_eager = True
         try:
