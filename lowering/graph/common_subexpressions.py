@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten
 from ..decompositions.pool_offsets import PLACES, keep_offsets
 from ..decompositions.random_numbers import UNIFORM
 from . import seeded_calls
-from .raising_calls import without_repeated
+from .raising_calls import as_any_other, without_repeated
 
 _OURS_AND_TORCHS = frozenset(("aten", "prims", "dynfix"))
 
@@ -43,7 +43,7 @@ def partition(joint: GraphModule, inputs: Any, **settings: Any) -> tuple[GraphMo
         joint.graph.eliminate_dead_code()
         joint.graph = without_duplicates(joint.graph)
     seeded_calls.hide(joint)
-    with config.patch(cse=False):
+    with config.patch(cse=False), as_any_other(joint.graph):
         parts = min_cut_rematerialization_partition(joint, inputs, **settings)
     without_repeated(parts[1].graph)
     seeded_calls.show(parts)

@@ -53,6 +53,19 @@ def raising_calls() -> Iterator[None]:
         _KEPT.difference_update(added)
 
 
+@contextmanager
+def as_any_other(graph: Graph) -> Iterator[None]:
+    """Inside, what these operators give may be computed again, or saved, as suits memory: unless
+    the graph has one that nobody needs, which would be dropped."""
+    unneeded = any(node.target in RAISING and not node.users for node in graph.nodes)
+    removed = set() if unneeded else RAISING & _KEPT
+    _KEPT.difference_update(removed)
+    try:
+        yield
+    finally:
+        _KEPT.update(removed)
+
+
 def without_repeated(backward: Graph) -> None:
     """Drop the calls that a forward makes, too, and that nobody needs in the backward."""
     backward.eliminate_dead_code(lambda node: node.is_impure() and not _is_repeated(node))

@@ -280,7 +280,7 @@ def cut(data):
 
 def no_kernel(data):
     for step in data["programs"]["inference"]["steps"]:
-        if step[0] == "Kernel":
+        if step[0] == "KernelStep":
             step[2][0] = "0" * 64 + ".inference.so"
 
 
