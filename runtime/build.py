@@ -374,10 +374,15 @@ def build_extension(
     return _build(_extension_job(name, flags, link, salt))
 
 
+_extensions: dict[tuple[str, Path], ModuleType] = {}
+
+
 def load_extension(name: str, path: Path) -> ModuleType:
-    """Import the extension built at `path` as `dynfix.runtime.native.<name>`. Raises
-    ImportError, OSError."""
+    """Import the extension built at `path` as `dynfix.runtime.native.<name>`, once: its types are
+    compared. Raises ImportError, OSError."""
     full = f"{__package__}.native.{name}"
+    if (full, path) in _extensions:
+        return _extensions[full, path]
     with disk_cache.loading(path) as place:
         loader = importlib.machinery.ExtensionFileLoader(full, place)
         spec = importlib.util.spec_from_file_location(full, place, loader=loader)
@@ -387,7 +392,7 @@ def load_extension(name: str, path: Path) -> ModuleType:
         loader.exec_module(module)
     module.__file__ = str(path)
     log.debug("loaded %s from %s", full, path)
-    return module
+    return _extensions.setdefault((full, path), module)
 
 
 def built_extension(name: str, otherwise: str, **how: tuple[str, ...]) -> ModuleType | None:
