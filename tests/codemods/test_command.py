@@ -174,16 +174,6 @@ def test_configuration_files(folder, name, text):
     assert support.command("--check", "--isolated", "unsafe.py")[0] == 1
 
 
-def test_the_small_toml_reader_agrees_with_tomllib():
-    tomllib = pytest.importorskip("tomllib")
-    from dynfix.codemods.cli import toml
-
-    text = '[tool.x]\ny = {a = 1}\n[tool.dynfix]\nselect = ["DYN1", \'DYN2\', # c\n  "a#b"]\n'
-    text += 'jobs = 2\ncache = false\nscope = "all"\n'
-    text += '[tool.dynfix.per-file-ignores]\n"tests/*" = ["DYN1"]\n[other]\nz = 1\n'
-    assert toml._small(text, ("tool", "dynfix")) == tomllib.loads(text)["tool"]["dynfix"]
-
-
 def test_wrong_configuration_is_told(folder):
     (folder / "pyproject.toml").write_text("[tool.dynfix]\nspeed = 1\n")
     code, _, err = support.command("--check", ".")
