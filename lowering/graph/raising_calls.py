@@ -1,8 +1,9 @@
 """Operators that raise for what some tensors hold: they are called though nobody needs the result,
 as in eager."""
 
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -10,7 +11,6 @@ from torch.fx import Graph, Node
 from torch.fx import node as fx_node
 
 aten: Any = torch.ops.aten
-_KEPT: set[Any] = fx_node._side_effectful_functions  # by what drops nodes that nobody needs
 
 _BY_POSITION = (
     *("index", "index_select", "gather", "take", "embedding", "put", "index_put", "scatter"),
@@ -42,28 +42,48 @@ def _overloads(names: tuple[str, ...]) -> frozenset[Any]:
 RAISING = _overloads(_BY_POSITION + _BY_VALUE + _BY_ZERO)
 
 
+class _Compiling(threading.local):
+    """Which operators this thread's graphs keep besides torch's own."""
+
+    kept: frozenset[Any] = frozenset()
+
+
+_compiling = _Compiling()
+
+
+class _SideEffects(set[Any]):
+    """torch's set of what is called though nobody needs the result, which it asks wherever it drops
+    nodes. It belongs to the process; what is added while one thread compiles must neither reach
+    nor be taken from another."""
+
+    def __contains__(self, target: object) -> bool:
+        return super().__contains__(target) or target in _compiling.kept
+
+
+fx_node._side_effectful_functions = _SideEffects(fx_node._side_effectful_functions)
+
+
+@contextmanager
+def _keeping(operators: frozenset[Any]) -> Iterator[None]:
+    before, _compiling.kept = _compiling.kept, operators
+    try:
+        yield
+    finally:
+        _compiling.kept = before
+
+
 @contextmanager
 def raising_calls() -> Iterator[None]:
     """Inside, graphs keep the calls of these operators."""
-    added = RAISING - _KEPT
-    _KEPT.update(added)
-    try:
+    with _keeping(RAISING):
         yield
-    finally:
-        _KEPT.difference_update(added)
 
 
-@contextmanager
-def as_any_other(graph: Graph) -> Iterator[None]:
+def as_any_other(graph: Graph) -> AbstractContextManager[None]:
     """Inside, what these operators give may be computed again, or saved, as suits memory: unless
     the graph has one that nobody needs, which would be dropped."""
     unneeded = any(node.target in RAISING and not node.users for node in graph.nodes)
-    removed = set() if unneeded else RAISING & _KEPT
-    _KEPT.difference_update(removed)
-    try:
-        yield
-    finally:
-        _KEPT.update(removed)
+    return nullcontext() if unneeded else _keeping(frozenset())
 
 
 def without_repeated(backward: Graph) -> None:

@@ -1,9 +1,12 @@
 """Positions from memory: out of range is an error where it is one in eager, and a negative one
 counts from the end only in `x[i]`."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import torch.nn.functional as F
+from dynfix.lowering.graph.raising_calls import as_any_other, raising_calls
 
 from .harness import check, check_gradients, compiled, units
 
@@ -131,3 +134,24 @@ def test_values_that_an_operator_refuses_are_an_error(name):
         fn(bad)
     with pytest.raises(RuntimeError):
         call(bad)
+
+
+def test_what_one_thread_compiles_changes_no_other_threads_graphs():
+    """While this thread keeps such calls, another begins and ends; a third, of the user, drops."""
+    graph = torch.fx.Graph()
+    unused = graph.call_function(torch.ops.aten.take.default, (graph.placeholder("x"),) * 2)
+    graph.output(())
+
+    def another():
+        before = unused.is_impure()
+        with raising_calls():
+            inside = unused.is_impure()
+        return before, inside, unused.is_impure()
+
+    with raising_calls(), ThreadPoolExecutor(1) as threads:
+        assert threads.submit(another).result() == (False, True, False)
+        with as_any_other(torch.fx.Graph()):
+            assert not unused.is_impure()
+            assert threads.submit(another).result() == (False, True, False)
+        assert unused.is_impure()
+    assert not unused.is_impure()
