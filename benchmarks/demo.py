@@ -159,6 +159,8 @@ def run_all(folder, arguments):
     script = str(SCRIPT)
     dynrun = ["-c", DYNRUN, "--explain", "--eager-calls=1", script]
     commands = {"python": [script], "dynrun": dynrun, "torch.compile": [script, "--compile"]}
+    if arguments.untimed:
+        del commands["torch.compile"]
     runs = {}
     with progress() as tell:
         for name, command in commands.items():
@@ -174,20 +176,25 @@ def training_page(arguments):
         losses_table(runs)
         for line in runs["dynrun"]["stderr"].splitlines():
             console.print(f"  {line}", highlight=False, markup=False)
-        cold_table(runs)
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(scratch) / "inductor")
-        with progress() as tell:
-            tell("timing steps in turn")
-            made, first = step.steps(arguments)
-            times = interleaved(made, arguments.rounds)
+        if not arguments.untimed:
+            cold_table(runs)
+            times_table(scratch, arguments)
+    return difference(runs, "dynrun") <= TOLERANCE
+
+
+def times_table(scratch, arguments):
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(scratch) / "inductor")
+    with progress() as tell:
+        tell("timing steps in turn")
+        made, first = step.steps(arguments)
+        times = interleaved(made, arguments.rounds)
     title = f"One training step, in turn, warm caches, {arguments.threads} thread(s)"
     console.print(step.table(times, first, title))
-    return difference(runs, "dynrun") <= TOLERANCE
 
 
 def losses_table(runs):
     page = Table(
-        title="examples/train_text.py: loss under python, dynrun, torch.compile",
+        title="examples/train_text.py: loss under " + ", ".join(runs),
         title_justify="left",
     )
     for heading in ("step", *runs):
@@ -227,6 +234,9 @@ def main():
     step.add_sizes(parser)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--only", choices=["breaks", "training"])
+    parser.add_argument(
+        "--untimed", action="store_true", help="only what is checked: no times, no torch.compile"
+    )
     parser.set_defaults(model="text")  # of `step`
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
