@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ...lowering.opinfo import having
 from ...rewriter.analysis.call_effects import NEW_BUILTINS
 from ...rewriter.analysis.torch_facts import METHOD
 from .module_state import ALIASES, CHANGES, base, changes
@@ -29,17 +30,7 @@ _SHARED = (
 )
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _NEW = ("new_zeros", "new_ones", "new_full", "new_empty")
-_MAKERS = (
-    "zeros",
-    "ones",
-    "full",
-    "empty",
-    "zeros_like",
-    "ones_like",
-    "empty_like",
-    "cat",
-    "stack",
-)
+_MAKERS = having("new_memory")
 _MOVES = ("data", "set_", "swap", "grad")  # after which a tensor may have other memory
 _DEPTH = 4  # calls that are followed
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
+from ...lowering.opinfo import having
 from .companion import CalleeMatch
 from .purity import Impure
 
@@ -142,7 +143,4 @@ def only_read(file: Any, function: Any, unit: Any) -> Any:
     return isinstance(above, _READING)
 
 
-_TAKERS = frozenset(
-    "split split_with_sizes view reshape expand index_select gather new_zeros new_ones new_full"
-    " repeat".split()
-)
+_TAKERS = having("takes_sizes_or_positions")

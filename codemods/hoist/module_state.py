@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ...lowering.opinfo import having
 from ...rewriter.analysis.torch_facts import METHOD
 
 if TYPE_CHECKING:
@@ -22,24 +23,7 @@ CHANGES = frozenset(
 _NEW = frozenset(
     "copy split rsplit splitlines format join lower upper strip replace tolist".split()
 )
-# Methods and functions whose result may be, hold, or share memory with what they are given.
-ALIASES = frozenset(
-    """
-    view reshape expand squeeze unsqueeze transpose permute flatten unbind split chunk narrow select
-    t detach to type contiguous
-    float double half bfloat16 long int short char byte bool cpu cuda get pop setdefault items
-    values keys expand_as view_as
-    reshape_as unfold diagonal swapaxes swapdims movedim moveaxis ravel unflatten as_strided real
-    imag conj adjoint type_as
-    as_tensor asarray from_numpy numpy positive tensor_split hsplit vsplit dsplit split_with_sizes
-    unsafe_split unsafe_chunk
-    broadcast_to broadcast_tensors atleast_1d atleast_2d atleast_3d sum_to_size resolve_conj
-    resolve_neg meshgrid
-    cartesian_prod dropout alpha_dropout feature_dropout to_dense coalesce pin_memory rename
-    refine_names align_to
-    untyped_storage storage data_ptr
-    """.split()
-)
+ALIASES = having("may_alias")
 
 
 _READING = ("__int__", "__index__", "__invert__", "__init__", "__iter__", "__instancecheck__")

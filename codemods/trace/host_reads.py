@@ -11,14 +11,12 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from ...lowering.opinfo import having
 from ...rewriter.analysis.call_effects import DRAWS
 from ...rewriter.analysis.torch_facts import SIZED, SIZED_FACTORIES
 
 _READS = frozenset("item tolist numpy __bool__ __int__ __float__ __index__ __complex__".split())
-_SHAPES = frozenset(
-    "nonzero argwhere unique unique_consecutive masked_select repeat_interleave bincount"
-    " __getitem__ arange".split()
-)
+_SHAPES = having("shape_may_be_data")
 _MAX_STACKS = 20_000  # looks at stacks, after which a loop has shown its own
 
 

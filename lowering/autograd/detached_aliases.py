@@ -21,13 +21,12 @@ from torch.fx import GraphModule, Node
 
 from ...runtime.errors import LoweringError
 from ..graph.result_strides import name_of
+from ..opinfo import having
 
 _Detach: Any = getattr(_functionalization, "detach_ViewMeta", None)
 _MODE: Any = getattr(_functionalization, "InverseReturnMode", None)
 _DANGLING = ("_unsafe_view_ViewMeta", "resize__ViewMeta")
-_RESHAPING = frozenset(
-    "t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_ resize_ set_".split()
-)
+_RESHAPING = having("turns_in_place", "sets_memory_in_place")
 _TYPED = ("view_dtype_ViewMeta", "view_as_real_ViewMeta", "view_as_complex_ViewMeta")
 
 

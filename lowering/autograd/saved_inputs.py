@@ -15,19 +15,12 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from ..graph.backward_slice import needed
 from ..graph.effect_tokens import inputs_of
+from ..opinfo import having
 
 aten = torch.ops.aten
 _CAST = aten._to_copy.default
 _COMPARING = {aten.eq, aten.ne}
-# Whose results are the same bits in every loop; of views, what they are views of decides.
-_EXACT = {
-    *(aten.add, aten.sub, aten.mul, aten.div, aten.neg, aten.abs, aten.relu, aten.where),
-    *(aten.maximum, aten.minimum, aten.clamp, aten.clamp_min, aten.clamp_max, aten.sqrt),
-    *(aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge, aten.logical_not, aten._to_copy),
-    *(aten.view, aten.expand, aten.unsqueeze, aten.squeeze, aten.permute, aten.transpose, aten.t),
-    *(aten.slice, aten.select, aten.clone, aten.detach, aten.alias, aten.full, aten.scalar_tensor),
-    *(aten.amax, aten.amin, aten.max, aten.min, aten.argmax, aten.argmin),
-}
+_EXACT = {getattr(aten, name) for name in having("same_bits")}
 
 
 def keep_results(

@@ -15,6 +15,7 @@ from torch._prims_common import (
     suggest_memory_format,
 )
 
+from ..opinfo import having
 from . import adaptive_max, image_gradients, library_draws, losses
 from .foreach import foreach_decompositions
 from .pool_offsets import POOLING
@@ -26,65 +27,9 @@ _EXPLICIT: Callable[[], Any] = getattr(
     torch._decomp, "_core_aten_decompositions_post_autograd", core_aten_decompositions
 )
 
-# Lowered here as pointwise functions and reductions after their decomposition.
-_EXTRA = (
-    aten._softmax,
-    aten._log_softmax,
-    aten._softmax_backward_data,
-    aten._log_softmax_backward_data,
-    aten.native_layer_norm,
-    aten.native_layer_norm_backward,
-    aten.native_group_norm,
-    aten.native_group_norm_backward,
-    aten._native_batch_norm_legit,
-    aten._native_batch_norm_legit_functional,
-    aten._native_batch_norm_legit_no_training,
-    aten.native_batch_norm,
-    aten.native_batch_norm_backward,
-    aten.gelu,
-    aten.gelu_backward,
-    aten.silu,
-    aten.silu_backward,
-    aten.elu,
-    aten.elu_backward,
-    aten.hardtanh,
-    aten.leaky_relu,
-    aten.leaky_relu_backward,
-    aten.sigmoid_backward,
-    aten.tanh_backward,
-    aten.threshold_backward,
-    aten.nll_loss_forward,
-    aten.nll_loss_backward,
-    aten.native_dropout_backward,
-    aten._fused_rms_norm,
-    aten._fused_rms_norm_backward,
-    aten.addcmul,
-    aten.addcdiv,
-    aten.lerp,
-)
+_EXTRA = [getattr(aten, name) for name in sorted(having("decomposed"))]
 
-# Kept whole: the library's kernel is the better one, or its order of sums or random numbers is what
-# eager's users see.
-_KEEP = (
-    aten._scaled_dot_product_flash_attention_for_cpu,
-    aten.binary_cross_entropy,  # whose kernel checks what it is given
-    aten.max_unpool2d,  # so does this one
-    aten.max_unpool3d,
-    aten.embedding_dense_backward,
-    aten.linear_backward,
-    aten.index_add,
-    aten.index_copy,
-    aten.select_scatter,
-    aten.std,
-    aten.upsample_bilinear2d,
-    aten.upsample_bicubic2d,
-    aten.grid_sampler_2d,
-    aten.convolution_backward,
-    aten.baddbmm,
-    aten.addmv,
-    aten.mv,
-    aten.dot,
-)
+_KEEP = [getattr(aten, name) for name in sorted(having("whole"))]
 
 
 _SMALL_MATRIX = 1 << 12  # elements, that sums across it read from the cache

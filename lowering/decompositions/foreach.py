@@ -6,14 +6,11 @@ from typing import Any
 
 import torch
 
+from ..opinfo import having
+
 aten = torch.ops.aten
 
-# By the name of the operator on one tensor.
-_NAMES = (
-    "abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min cos cosh div erf erfc exp"
-    " expm1 floor frac lerp lgamma log log10 log1p log2 maximum minimum mul neg pow reciprocal"
-    " round rsqrt sigmoid sign sin sinh sqrt sub tan tanh trunc"
-).split()
+_NAMES = sorted(having("foreach"))
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: getattr(torch, name) for name in _NAMES},
     "zero": torch.zeros_like,

@@ -10,36 +10,18 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx import node as fx_node
 
+from ..opinfo import having
+
 aten: Any = torch.ops.aten
 
-_BY_POSITION = (
-    *("index", "index_select", "gather", "take", "embedding", "put", "index_put", "scatter"),
-    *("scatter_add", "scatter_reduce", "index_add", "index_copy", "index_fill", "index_reduce"),
-    *("_embedding_bag", "_embedding_bag_forward_only", "max_unpool2d", "max_unpool3d"),
-    *("nll_loss_forward", "nll_loss2d_forward", "multi_margin_loss"),
-    *("multilabel_margin_loss_forward", "_ctc_loss"),
-)
-_BY_VALUE = (
-    *("bincount", "histc", "masked_scatter", "binomial", "_linalg_eigh", "linalg_eig", "geqrf"),
-    *("histogram", "histogramdd", "_histogramdd_bin_edges", "binary_cross_entropy"),
-    *(
-        "linalg_pinv",
-        "_linalg_eigvals",
-        "linalg_lstsq",
-        "_linalg_svd",
-        "cholesky",
-        "linalg_ldl_solve",
-    ),
-)
-_BY_ZERO = ("div", "floor_divide", "remainder", "fmod")  # of integers; loops of others are dropped
 
-
-def _overloads(names: tuple[str, ...]) -> frozenset[Any]:
+def _overloads(names: frozenset[str]) -> frozenset[Any]:
     packets = [getattr(aten, name) for name in names if hasattr(aten, name)]
     return frozenset(getattr(packet, o) for packet in packets for o in packet.overloads())
 
 
-RAISING = _overloads(_BY_POSITION + _BY_VALUE + _BY_ZERO)
+# Of floats, division by zero raises nothing: the loops of these are dropped.
+RAISING = _overloads(having("raises_by_position", "raises_by_value", "raises_by_zero"))
 
 
 class _Compiling(threading.local):

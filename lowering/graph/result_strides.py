@@ -15,14 +15,12 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ...runtime.errors import LoweringError
+from ..opinfo import having
 from .graph_modules import graph_module
 
 NOTED = "layout"  # of a node: strides, a tuple of integers, and dtype of its result, if known
 
-# What strides decide of: their answer, or whether they give a view.
-ASKING = frozenset(
-    "contiguous ravel reshape reshape_as flatten unflatten is_contiguous stride".split()
-)
+ASKING = having("asks_strides")
 
 
 def asks_for_strides(node: Node) -> bool:

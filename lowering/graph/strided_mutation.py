@@ -15,24 +15,16 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
+from ..opinfo import having
 from .graph_modules import graph_module
 from .result_strides import ASKING, asks_for_strides, name_of
 from .strides_in_place import run_on_fakes
 from .writes import put_
 from .writes import write as under_mask
 
-# Their results have the strides of what is given, gaps among it.
-_CLONES = frozenset(
-    "select_scatter slice_scatter diagonal_scatter as_strided_scatter empty_strided"
-    " new_empty_strided".split()
-)
-# What keeps strides, writes nothing, or draws numbers where elements lie.
-_LEFT = frozenset(
-    "copy_ requires_grad_ detach_ t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_"
-    " resize_ resize_as_ set_ rename_ apply_ map_ map2_ share_memory_ normal_ uniform_ random_"
-    " bernoulli_ exponential_ geometric_ cauchy_ log_normal_".split()
-)
-_TURNS = frozenset("t T mT transpose permute swapaxes swapdims movedim moveaxis".split())
+_CLONES = having("keeps_gaps")
+_LEFT = having("strides_in_place_kept")
+_TURNS = having("turns")
 _VIEWS = _TURNS | frozenset(
     "getitem __getitem__ view view_as squeeze unsqueeze select narrow slice flatten unflatten"
     " detach reshape".split()

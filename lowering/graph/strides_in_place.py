@@ -15,16 +15,12 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from ...runtime.diagnostics import log
 from ..fake_tensor_mode import PacedFakeMode
+from ..opinfo import having
 from .graph_modules import graph_module
 
-_NAMES = frozenset(
-    "addmm_ addbmm_ baddbmm_ cumsum_ cumprod_ index_add_ index_copy_ index_fill_ index_reduce_"
-    " masked_fill_ masked_scatter_ mvlgamma_ renorm_ scatter_ scatter_add_ scatter_reduce_ tril_"
-    " triu_".split()
-)
+_NAMES = having("strides_in_place_change")
 
-# Those that compute in the type of the tensor that they write.
-_TYPED = frozenset("sum nansum mean prod cumsum cumprod".split())
+_TYPED = having("sums_to_int64") | {"mean"}
 
 
 def keep_strides(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:

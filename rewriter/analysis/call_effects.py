@@ -4,6 +4,8 @@ patterns, rules and the planner of reads ask for."""
 import ast
 import enum
 
+from ...lowering.opinfo import having
+
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -26,19 +28,7 @@ MAY_DRAW = CallEffect.DRAWS
 MAY_READ = CallEffect.READS  # it changes nothing, and gives the same whenever it is made
 MAY_WRITE = CallEffect.READS | CallEffect.WRITES  # into what its own code made
 
-# Functions and methods of torch, by their last name.
-DRAWS = _words(
-    """
-    alpha_dropout alpha_dropout_ bernoulli bernoulli_ binomial cauchy cauchy_ dropout dropout1d
-    dropout2d dropout3d dropout_ exponential exponential_ feature_alpha_dropout
-    feature_alpha_dropout_ feature_dropout feature_dropout_ fractional_max_pool2d
-    fractional_max_pool3d geometric geometric_ gru gumbel_softmax lobpcg log_normal log_normal_ lstm
-    multi_head_attention_forward multinomial native_dropout normal normal_ pca_lowrank poisson rand
-    rand_like randint randint_like randn randn_like random_ randperm rnn_relu rnn_tanh rrelu rrelu_
-    rrelu_with_noise rrelu_with_noise_ rrelu_with_noise_functional scaled_dot_product_attention
-    svd_lowrank uniform uniform_
-    """
-)
+DRAWS = having("draws")
 _READS = _words("item tolist numpy")
 _STATE = _words(
     """

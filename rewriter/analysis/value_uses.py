@@ -7,6 +7,7 @@ regard to order; what happens to them is an Event, at its place in the text."""
 import ast
 from dataclasses import dataclass
 
+from ...lowering.opinfo import having
 from . import torch_facts as tables
 from .call_effects import LOGGERS
 from .kinds import DICT, LIST, LOGGER, MODULE, NONE, PYTHON_NUMBERS, STR, TENSORS, TUPLE
@@ -25,14 +26,7 @@ _PLAIN_ATTRIBUTES = frozenset(
     is_complex itemsize nbytes is_meta is_mps is_xpu is_quantized is_nested
     """.split()
 )
-_LOOKS = frozenset(
-    """
-    retain_grad register_hook requires_grad_ data_ptr storage untyped_storage storage_offset
-    is_set_to numpy __array__ register_post_accumulate_grad_hook backward pin_memory is_pinned
-    share_memory_ is_shared __cuda_array_interface__ __dlpack__ apply_ map_ as_subclass
-    is_inference is_conj is_neg _is_view
-    """.split()
-)
+_LOOKS = having("shows_object")
 _READS = frozenset("len float int bool isinstance issubclass type range complex callable".split())
 _TEXTS = frozenset("print str repr format ascii".split())
 _HANDS_ON = frozenset("zip enumerate list tuple reversed iter next dict sorted set".split())

@@ -8,24 +8,10 @@ from typing import Any
 import torch
 
 from ...lowering.graph.result_strides import is_dense, overlaps
+from ...lowering.opinfo import having
 from .nested import tensors_in
 
-# Answers follow from sizes, dtype, device: the guards on the inputs cover them, nothing is
-# recorded.
-METADATA = frozenset(
-    """get:shape get:dtype get:device get:ndim get:requires_grad  get:layout get:is_cuda get:is_cpu
-    get:is_meta get:is_mps get:is_xpu
-    get:is_sparse get:is_sparse_csr get:is_quantized get:is_nested get:is_mkldnn get:itemsize
-    get:nbytes
-     get:is_xla get:is_ipu get:is_hpu get:is_mtia get:is_maia get:is_vulkan get:is_ort
-    size dim numel nelement ndimension stride  is_floating_point is_complex is_contiguous is_signed
-    element_size get_device
-    __len__ is_conj is_neg is_inference is_same_size result_type promote_types can_cast
-    get_default_dtype has_names dense_dim sparse_dim
-    is_coalesced __hash__   is_tensor is_storage   type_is _is_zerotensor dim_order
-    is_nonzero_static
-    broadcast_shapes __dir__ get_default_device _has_compatible_shallow_copy_type""".split()
-)
+METADATA = having("metadata")
 
 
 def only_asks(name: str, args: Any, kwargs: Any) -> bool:
@@ -54,35 +40,11 @@ NUMBER_READS = frozenset({"__int__", "__float__", "__index__", "__complex__"})
 LIST_READS = frozenset({"tolist"})
 HOST_READS = SCALAR_READS | BOOL_READS | NUMBER_READS | LIST_READS
 
-# The output's shape depends on data: run as they are, between compiled segments, with a guard on
-# the shape that comes out.
-DATA_SHAPES = frozenset(
-    "nonzero argwhere unique unique_consecutive masked_select bincount combinations"
-    " _unique2 _unique _pack_padded_sequence _pad_packed_sequence".split()
-)
+DATA_SHAPES = having("data_shape")
 
-# What they read decides whether they raise, or sizes of what they keep: fake tensors cannot run
-# them, and AOTAutograd takes them no more than the above.
-READING = frozenset("ctc_loss gaussian_nll_loss cov corrcoef lstsq linalg_lstsq".split())
+READING = having("reads_data")
 
-# Writes that move no version counter, buffers handed out, state outside tensors: the recording
-# stops.
-UNRECORDABLE = frozenset(
-    """numpy __array__ __array_wrap__ data_ptr untyped_storage storage _typed_storage storage_type
-    set:data set:grad get:grad set_
-    register_hook register_post_accumulate_grad_hook backward retain_grad share_memory_ pin_memory
-    __dlpack__ __dlpack_device__ from_dlpack
-    from_numpy frombuffer manual_seed seed set_default_dtype set_default_device
-    set_default_tensor_type set_rng_state requires_grad_
-    set:requires_grad __deepcopy__ __reduce_ex__ __reduce__ __setstate__ __repr__ __format__ __str__
-    resize_ resize_as_ swap_tensors
-    set:names rename_ sparse_resize_ sparse_resize_and_clear_ to_sparse to_sparse_csr to_mkldnn
-    from_file is_same_object
-    get:__cuda_array_interface__ set:real set:imag as_subclass _make_subclass set_num_threads
-    use_deterministic_algorithms
-    set_float32_matmul_precision save load __torch_dispatch__ grad apply_ map_ map2_
-    compile""".split()
-)
+UNRECORDABLE = having("unrecordable")
 
 # They count from the start of the storage.
 FROM_START = frozenset("as_strided as_strided_ as_strided_scatter fill_diagonal_".split())
@@ -163,15 +125,8 @@ def has_data_shape(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 # Where the sizes stand in the arguments of operators that take a tensor for a number there.
 SIZES_AT = {
-    **dict.fromkeys(
-        "arange range eye tril_indices triu_indices randperm zeros ones empty rand randn".split(),
-        slice(None),
-    ),
-    **dict.fromkeys(
-        "view reshape expand repeat tile narrow unfold new_zeros new_ones new_empty split chunk"
-        " unflatten as_strided".split(),
-        slice(1, None),
-    ),
+    **dict.fromkeys(having("int_arguments"), slice(None)),
+    **dict.fromkeys(having("int_arguments_after_tensor"), slice(1, None)),
     "full": slice(0, 1),
     "pad": slice(1, 2),
     "new_full": slice(1, 2),
@@ -293,7 +248,7 @@ _DRAWING = (
 )
 
 
-RESHAPING = frozenset("t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_".split())
+RESHAPING = having("turns_in_place")
 
 
 def leaves_no_value(name: str, args: Any, is_input: Callable[[Any], bool]) -> bool:

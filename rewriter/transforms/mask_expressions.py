@@ -2,12 +2,11 @@
 
 import ast
 
+from ...lowering.opinfo import having
 from ..analysis.torch_facts import SAME, SAME_FLOAT
 
 OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
-_LOOK_AROUND = frozenset(
-    "cumsum flip roll tril triu softmax log_softmax normalize dropout rand_like randn_like".split()
-)
+_LOOK_AROUND = having("not_elementwise")
 _ELEMENTWISE = (SAME | SAME_FLOAT | {"pow", "where", "maximum", "minimum"}) - _LOOK_AROUND
 
 

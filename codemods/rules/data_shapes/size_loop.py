@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ....lowering.opinfo import having
 from ....rewriter.analysis.kinds import literal
 from ....rewriter.analysis.torch_facts import SAME, SAME_FLOAT
 from ....rewriter.source.intents import replace_statements
@@ -21,17 +22,11 @@ if TYPE_CHECKING:
 
 
 # Of the operators that keep the shape: not elementwise, random, or an alias of what they are given.
-_OTHERS = frozenset(
-    """
-    dropout cumsum flip roll tril triu softmax log_softmax normalize masked_fill detach contiguous
-    positive
-    """.split()
-)
+_OTHERS = having("not_elementwise") | {"masked_fill", "detach", "contiguous", "positive"}
 _UNARY = frozenset(n for n in (SAME | SAME_FLOAT) - _OTHERS if not n.endswith(("_", "_like")))
 _SIMPLE = (ast.Add, ast.Sub, ast.Mult, ast.Div)
 _KEPT = "its turns do more than elementwise work on rows that are stacked again"
-# Of those whose result autograd keeps for the backward pass: a write in place into it raises there.
-_RESULT_SAVED = frozenset("exp exp2 expm1 reciprocal relu rsqrt sigmoid sqrt tan tanh".split())
+_RESULT_SAVED = having("saves_result")
 _WHY = (
     "the rows raise where there are none, or no such axis, and torch.stack makes a contiguous"
     " tensor; `exp` and the like may round otherwise"

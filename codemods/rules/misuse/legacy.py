@@ -7,6 +7,7 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from ....lowering.opinfo import having
 from ....rewriter.source.import_places import after_imports
 from ....rewriter.source.spans import Safety, hidden
 from ....rewriter.transforms.compiled.trace_time_checks import is_a_tensor
@@ -175,12 +176,9 @@ def _allowed(context: FileContext) -> bool:
     return any(isinstance(n.ctx, ast.Store) for n in settings)
 
 
-_FACTORIES = frozenset(
-    f"torch.{name}"
-    for name in "ones zeros rand randn empty full linspace eye tensor".split()
-    + "ones_like zeros_like rand_like".split()
-)
-_FLOATS = frozenset(f"torch.{name}" for name in "ones zeros rand randn empty linspace eye".split())
+_FLOATS = frozenset(f"torch.{name}" for name in having("float_factory"))
+_OTHERS = ("full", "tensor", "ones_like", "zeros_like", "rand_like")
+_FACTORIES = _FLOATS | {f"torch.{name}" for name in _OTHERS}
 
 
 class NewLeaf(Rule):

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
+from ....lowering.opinfo import having
 from .. import opsets
 from ..nested import tensors_in
 from . import constant_values, open_shapes, traced_sizes
 
 _PACKED = frozenset(("_pack_padded_sequence", "_pad_packed_sequence"))
-# All that goes in decides all that comes out.
-_WHOLE = frozenset("nonzero argwhere unique unique_consecutive _unique _unique2 bincount".split())
+_WHOLE = having("data_shape_of_all")
 
 
 def settled(rec: Any, name: str, args: Any) -> bool:

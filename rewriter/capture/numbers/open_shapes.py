@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ....lowering.opinfo import having
 from ....runtime.programs.recipes import Apply
 from ... import catalogue
 from .. import opsets
@@ -16,11 +17,7 @@ from ..nested import tensors_in
 from ..values import CALL_INPUT
 from . import constant_values, scalar_forms, scalars
 
-# They give as many tensors as a size says.
-_PARTS = frozenset(
-    "unbind split chunk tensor_split split_with_sizes hsplit vsplit dsplit unsafe_split __iter__"
-    " unsafe_chunk unsafe_split_with_sizes".split()
-)
+_PARTS = having("parts")
 
 
 def may_stay(rec: Any) -> bool:

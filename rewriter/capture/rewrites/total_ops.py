@@ -13,41 +13,14 @@ from typing import Any
 
 import torch
 
-_TOTAL = frozenset(
-    """
-    view _unsafe_view reshape _reshape_alias expand permute transpose t unsqueeze squeeze select
-    slice split split_with_sizes unbind unfold diagonal alias detach view_as_real
-    clone _to_copy contiguous lift_fresh lift_fresh_copy
-    cat stack repeat flip roll constant_pad_nd tril triu masked_fill where
-    zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full arange scalar_tensor
-    eye linspace
-    mm bmm addmm baddbmm addmv mv dot linear matmul convolution
-    sum mean var std var_mean amax amin max min argmax argmin any all prod cumsum logsumexp
-    linalg_vector_norm norm _softmax _log_softmax native_layer_norm native_group_norm
-    _native_batch_norm_legit_no_training _fused_rms_norm
-    avg_pool2d avg_pool1d max_pool2d_with_indices _adaptive_avg_pool2d adaptive_avg_pool1d
-    upsample_nearest2d upsample_bilinear2d upsample_nearest1d upsample_linear1d
-    topk sort _cdist_forward isnan isinf isfinite glu _assert_tensor_metadata
-    """.split()
-)
-# Of integers these raise at zero, or at a negative exponent.
-_PARTIAL_OF_INTEGERS = frozenset(
-    "div floor_divide remainder fmod pow true_divide lcm gcd __lshift__ __rshift__".split()
-)
-_EXACT_AT_ZERO = frozenset(
-    """
-    view _unsafe_view reshape _reshape_alias expand permute transpose t unsqueeze squeeze select
-    slice split split_with_sizes unbind diagonal alias detach clone _to_copy contiguous lift_fresh
-    cat stack repeat flip roll constant_pad_nd tril triu masked_fill where add sub rsub neg relu
-    sum mean clamp clamp_min clamp_max sgn sign threshold cumsum
-    zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full arange scalar_tensor
-    eq ne lt le gt ge logical_and logical_or logical_not isnan isinf isfinite any all argmax argmin
-    bitwise_and bitwise_or bitwise_not floor ceil round trunc
-    """.split()
-)
+from ....lowering.opinfo import having
+
+_TOTAL = having("total")
+_PARTIAL_OF_INTEGERS = having("raises_by_integers")
+_EXACT_AT_ZERO = having("zero_gradient_stays")
 _BY_NUMBERS = frozenset({"mul", "div"})
-_TAKES_NUMBERS = frozenset("masked_fill full_like new_full constant_pad_nd".split())
-_OF_SOME = frozenset("max min amax amin argmax argmin".split())  # raise where there is nothing
+_TAKES_NUMBERS = having("takes_fill")
+_OF_SOME = having("raises_if_empty")
 
 
 def why_not_total(func: Any, args: Any) -> str:

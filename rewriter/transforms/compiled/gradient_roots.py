@@ -3,21 +3,14 @@ for what was computed before it."""
 
 import ast
 
+from ....lowering.opinfo import having
 from ...analysis.tree_walk import only_value
 from ...analysis.value_uses import UNKNOWN, WRITE, ValueUses
 from ...analysis.where_safety import NO_GRAD
 
 _NO_VALUE = ("dtype", "shape", "device", "ndim", "layout", "requires_grad")
 _LINEAR = (ast.Add, ast.Sub, ast.Mult, ast.MatMult)
-# Their gradients are finite wherever what they are given is finite.
-_SMOOTH = frozenset(
-    """
-    abs neg sum mean t transpose permute reshape view flatten squeeze unsqueeze exp sigmoid tanh
-    relu softmax log_softmax max min amax amin clamp square float double half chunk split cumsum
-    matmul mm bmm add sub mul contiguous clone gather expand masked_fill median gelu silu softplus
-    linear cdist
-    """.split()
-)
+_SMOOTH = having("finite_gradient")
 _QUIET = ("torch.no_grad", "torch.inference_mode")
 _DEEPEST = 20
 

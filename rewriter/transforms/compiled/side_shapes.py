@@ -3,17 +3,18 @@ is traced without being taken must not raise, whatever its tensors are."""
 
 import ast
 
+from ....lowering.opinfo import having
 from ...analysis import torch_facts as tables
 from ...analysis.kinds import NO_CONST, literal
 from .trace_time_checks import grouped
 
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow)
-_UNARY = frozenset(n for n in tables.SAME | tables.SAME_FLOAT if n[-1] != "_") - {
-    "cumsum", "flip", "roll", "masked_fill", "tril", "triu", "softmax", "log_softmax", "normalize",
-    "full_like", "dropout",
-}  # fmt: skip
+_MAKE_RANDOM = {"rand_like", "randn_like"}  # which read nothing but a shape
+_UNARY = frozenset(n for n in tables.SAME | tables.SAME_FLOAT if n[-1] != "_") - (
+    (having("not_elementwise") - _MAKE_RANDOM) | {"masked_fill", "full_like"}
+)
 _ALONG = frozenset(["cumsum", "flip", "softmax", "log_softmax"])  # along axes that are named
-_WHOLE = tables.REDUCTIONS - {"max", "min", "argmax", "argmin", "amax", "amin", "median"}
+_WHOLE = tables.REDUCTIONS - having("raises_if_empty") - {"median"}
 _NUMBER, _SCALAR = "a number", "no axes"
 # What takes tensors of integers and, among these, of bools.
 _OF_INTEGERS = tables.KEEPS_NUMBERS | {"sum", "prod", "any", "all", "count_nonzero"}
