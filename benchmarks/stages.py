@@ -17,7 +17,7 @@ from dynfix.lowering.gc_pause import gc_paused
 from dynfix.lowering.loops import storage
 from dynfix.lowering.loops.ir import Batch, Group
 from dynfix.lowering.lowerings.lower import lower_graph
-from dynfix.lowering.pipeline import STAGES
+from dynfix.lowering.passes import CPU, LOOPS, passes_of
 from dynfix.lowering.targets.cpp.cpp_target import printed
 from dynfix.lowering.targets.extern import placeable
 from torch.fx import GraphModule
@@ -113,7 +113,7 @@ def seconds(graph: GraphModule) -> dict[str, float]:
         return made
 
     unit = timed("lower", lambda: lower_graph(graph, "unit"))
-    for stage in (each for each in STAGES if each.ordered is not False):  # as for the CPU
+    for stage in passes_of(LOOPS, CPU):
         unit = timed(stage.name, lambda run=stage.run, unit=unit: run(unit))
     timed("storage", lambda: storage.plan(unit, True, placeable(unit)))
     groups = [item for item in unit.items if isinstance(item, Group | Batch)]

@@ -22,37 +22,13 @@ from .decompositions.pool_offsets import keep_offsets
 from .decompositions.random_numbers import with_seeds
 from .gc_pause import gc_paused
 from .graph import complex_numbers, effect_tokens
-from .graph.batch_norm_folding import fold_norms
-from .graph.channels_last import prefer_channels_last
-from .graph.constant_masks import drop_constant_masks
 from .graph.dead_rng import keep_dead_rng
-from .graph.fused_steps import write_out_fused_steps
 from .graph.graph_modules import graph_module
 from .graph.inference_trace import inference_graph
 from .graph.raising_calls import raising_calls
-from .graph.result_strides import keep_result_strides
-from .graph.rnn import keep_rnns
-from .graph.strided_mutation import write_by_copies
-from .graph.strides_in_place import keep_strides
-from .graph.traced_calls import write_out_calls
-from .graph.writes import choose_under_masks, name_unstretched
+from .passes import TORCH, passes_of
 from .pipeline import compile_unit
 from .stored_graphs import BACKWARD, StoredGraph
-
-# What is rewritten in the torch-level graph, before AOTAutograd takes it apart.
-REWRITES = (
-    write_out_fused_steps,
-    keep_rnns,
-    write_out_calls,
-    drop_constant_masks,
-    choose_under_masks,
-    name_unstretched,
-    prefer_channels_last,
-    fold_norms,
-    keep_result_strides,
-    keep_strides,
-    write_by_copies,
-)
 
 
 @gc_paused()
@@ -75,8 +51,8 @@ def compile_graph(
     """
     if any(isinstance(each, torch.Tensor) and each.is_cuda for each in example_inputs):
         tools.begin()
-    for rewrite in REWRITES:
-        gm = rewrite(gm, example_inputs)
+    for each in passes_of(TORCH):
+        gm = each.run(gm, example_inputs)
     tupled, single = with_tuple_output(with_aten_views(gm))
     tupled, lone = keep_dead_rng(tupled)
     facts = CallMetadata((), single, lone, (), drawing(options))

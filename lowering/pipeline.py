@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from functools import partial
 
 import torch
 from torch.fx import GraphModule
@@ -11,83 +10,24 @@ from ..runtime.background_budget import checkpoint
 from ..runtime.diagnostics import log
 from ..runtime.errors import LoweringError
 from ..runtime.gpu.cuda_graphs import GraphedProgram, HostPrologue
-from ..runtime.options import Options
+from ..runtime.options import TARGET_NAMES, Options
 from ..runtime.programs.program import Program
-from .decompositions.complex_pairs import pair_complex
 from .gc_pause import gc_paused
-from .graph.complex_numbers import pad_complex
-from .graph.constant_folding import fold_constants
 from .graph.control_flow import compile_bodies, is_choice
-from .graph.epilogues import join_activations
 from .host_device_split import is_of_host, split_host_device
-from .host_scalars import move_host_scalars
 from .loops import legality, storage
-from .loops.batches import batch
-from .loops.columns import split_columns, split_columns_of_many_rows
-from .loops.conversions import gather_conversions
-from .loops.delay_results import late
-from .loops.divisions import fold_in_order
-from .loops.downcast_stores import narrow_stores
-from .loops.hoist_input_loops import early
-from .loops.in_place import in_place
-from .loops.inline import inline
 from .loops.ir import Batch, Buffer, Group, Nest
 from .loops.kernel_graph import ExternCall, Item, Ref, Unit, leaves
 from .loops.polynomials import Size, UnknownSize, hint
-from .loops.promote_select import widen_choices
-from .loops.schedule import schedule, schedule_by_direction, schedule_unfused
-from .loops.short_axes import write_out_folds
-from .loops.short_inner_axes import widen
-from .loops.simplify import simplify
-from .loops.sink import sink
-from .loops.split_long_rows import split_few_rows
 from .loops.storage import given_buffers, touched, written
 from .lowerings.lower import lower_graph
-from .program_steps import Launch, Target, emit
+from .passes import ATEN, LOOPS, passes_of
+from .program_steps import Execution, Launch, Target, TargetKind, emit
 from .recurrent_operators import NEVER_REPLAYED
 from .stored_graphs import BACKWARD, watchers
-from .targets.cpp.cpp_build import CppTarget
+from .targets.cpp.cpp_build import CPP
 from .targets.extern import LIBRARY, placeable
-from .targets.triton.triton_build import TritonTarget
-
-
-@dataclasses.dataclass(frozen=True)
-class Stage:
-    """`run` maps a unit to a unit. fusion: left out when fusion is off; ordered: for kernels that
-    run points of their space one after the other, or (False) for those that cannot."""
-
-    name: str
-    run: Callable[[Unit], Unit]
-    fusion: bool = False
-    ordered: bool | None = None
-    unfused: Callable[[Unit], Unit] | None = None
-
-
-STAGES = (
-    Stage("simplify", simplify),  # before scheduling, so that equal loops compare equal
-    Stage("short_folds", write_out_folds, fusion=True, ordered=True),
-    Stage("inline", partial(inline, ordered=True), fusion=True, ordered=True),
-    Stage("inline", inline, fusion=True, ordered=False),
-    Stage("wide_choices", widen_choices, fusion=True, ordered=True),
-    Stage("costly_folds", write_out_folds, fusion=True, ordered=True),  # by what they have taken in
-    Stage(
-        "sink", sink, fusion=True
-    ),  # after inlining, which leaves the copies that have several producers
-    Stage("narrow_stores", narrow_stores, fusion=True),
-    Stage("in_place", in_place),
-    Stage("narrow", widen, fusion=True, ordered=True),
-    Stage("fold_in_order", fold_in_order, fusion=True, ordered=False),
-    Stage("columns", split_columns, fusion=True, ordered=True),
-    Stage("columns", split_columns_of_many_rows, fusion=True, ordered=False),
-    Stage("few_rows", split_few_rows, fusion=True, ordered=True),
-    Stage("early", early, fusion=True, ordered=False),
-    Stage("late", late, fusion=True),
-    Stage("conversions", gather_conversions, fusion=True, ordered=False),
-    Stage("schedule", schedule_by_direction, fusion=True, ordered=True, unfused=schedule_unfused),
-    Stage("schedule", schedule, fusion=True, ordered=False, unfused=schedule_unfused),
-    Stage("batch", batch, fusion=True),
-)
-
+from .targets.triton.triton_build import TRITON
 
 # What is in `watchers` sees the kernels of each unit, and may wrap what launches them.
 Watcher = Callable[[Unit, dict[Group | Batch, Launch]], dict[Group | Batch, Launch]]
@@ -98,20 +38,20 @@ def compile_unit(
 ) -> Program | GraphedProgram:
     """The program of a functional core-ATen graph; its first `returned` outputs are different
     tensor objects. Raises LoweringError or BuildError."""
-    ordered = options.target != "triton" and not _on_gpu(graph)
-    graph = fold_constants(pair_complex(pad_complex(graph)), returned)
-    graph = move_host_scalars(join_activations(graph))
+    kind = _target_of(_device_types(graph), options)
+    for each in passes_of(ATEN):
+        graph = each.run(graph, returned)
     within = dataclasses.replace(options, cudagraphs=False)
     compile_bodies(graph, lambda body: compile_unit(body, f"{name}_body", within))
     try:
-        return _compile(graph, name, options, returned, ordered=ordered)
+        return _compile(graph, name, options, returned, kind)
     except UnknownSize as question:
         log.info(
             "%s: loops over sizes that only a call knows are left to the library: %s",
             name,
             question,
         )
-        return _compile(graph, name, options, returned, symbolic_loops=False, ordered=ordered)
+        return _compile(graph, name, options, returned, kind, symbolic_loops=False)
 
 
 def _compile(
@@ -119,28 +59,26 @@ def _compile(
     name: str,
     options: Options,
     returned: int,
+    kind: TargetKind,
     *,
     symbolic_loops: bool = True,
-    ordered: bool,
 ) -> Program | GraphedProgram:
     with gc_paused():
-        unit = lower_graph(graph, name, symbolic_loops, ordered)
+        unit = lower_graph(graph, name, symbolic_loops, kind.execution is Execution.IN_ORDER)
         unit = unit.replace(returned=returned, consumes=name == BACKWARD)
         _check(unit, "lower", options)
-        for stage in STAGES:
+        for each in passes_of(LOOPS, kind.execution):
             checkpoint()
-            if stage.ordered not in (None, ordered):
-                continue
-            run = stage.run if options.fusion or not stage.fusion else stage.unfused
+            run = each.run if options.fusion or not each.fusion else each.unfused
             if run is not None:
                 unit = run(unit)
-                _check(unit, stage.name, options)
+                _check(unit, each.name, options)
     return finish(unit, target_of(unit, options), options)
 
 
-def _on_gpu(graph: GraphModule) -> bool:
+def _device_types(graph: GraphModule) -> set[str]:
     values = [leaf for node in graph.graph.nodes for leaf in leaves(node.meta.get("val"))]
-    return any(isinstance(value, torch.Tensor) and value.device.type == "cuda" for value in values)
+    return {value.device.type for value in values if isinstance(value, torch.Tensor)}
 
 
 def finish(unit: Unit, target: Target, options: Options) -> Program | GraphedProgram:
@@ -218,14 +156,34 @@ def _used(item: Item, unit: Unit) -> Iterable[Buffer]:
     return touched(item)
 
 
+TARGETS = [CPP, TRITON]
+
+
+def register(kind: TargetKind) -> None:
+    """Let another target build the kernels of graphs on its devices, and of those whose options
+    name it."""
+    TARGETS.append(kind)
+    TARGET_NAMES.add(kind.name)
+
+
 def target_of(unit: Unit, options: Options) -> Target:
-    """The target that the options name, or the device's."""
-    on_gpu = any(layout.device.type == "cuda" for layout in unit.layouts.values())
-    if options.target == "triton" or (options.target is None and on_gpu):
-        return TritonTarget(tune=options.max_autotune, interpret=options.target == "triton")
-    if on_gpu:
-        raise LoweringError("the C++ target cannot run on tensors of a GPU")
-    return CppTarget()
+    devices = {layout.device.type for layout in unit.layouts.values()}
+    return _target_of(devices, options).make(options)
+
+
+def _target_of(devices: set[str], options: Options) -> TargetKind:
+    """The target that the options name, or else the last one that was registered for a device of
+    the graph's. Raises LoweringError where the one that is named takes no tensors of a device."""
+    for kind in TARGETS:
+        if kind.name == options.target:
+            if foreign := devices & _devices() - kind.devices - {"cpu"}:
+                raise LoweringError(f"the target {kind.name} takes no tensors on {min(foreign)}")
+            return kind
+    return next((kind for kind in reversed(TARGETS) if kind.devices & devices), CPP)
+
+
+def _devices() -> set[str]:
+    return set().union(*(kind.devices for kind in TARGETS))
 
 
 def _check(unit: Unit, stage: str, options: Options) -> None:

@@ -1,11 +1,13 @@
 """From scheduled, stored groups to a program."""
 
 import dataclasses
+import enum
 from collections.abc import Callable, Container, Iterator
 from typing import Any, Protocol
 
 import torch
 
+from ..runtime.options import Options
 from ..runtime.programs.arena import ArenaView
 from ..runtime.programs.program import (
     Alloc,
@@ -54,6 +56,24 @@ class Target(Protocol):
     ) -> dict[Group | Batch, Launch]:
         """For each group a function and the buffers that it takes, in order. may_meet: buffers of
         which one may be stored where another lies that the kernel reads."""
+
+
+class Execution(enum.Enum):
+    """How a kernel of a target runs the points of its space: one after the other in each of a few
+    threads, which may hold sums and write to one place in order, or all of them independently."""
+
+    IN_ORDER = "CPU"
+    PARALLEL = "GPU"
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetKind:
+    """name: as the options name it. devices: types of devices whose graphs it builds unasked."""
+
+    name: str
+    devices: frozenset[str]
+    execution: Execution
+    make: Callable[[Options], Target]
 
 
 def emit(unit: Unit, storage: Storage, launches: dict[Group | Batch, Launch]) -> Program:

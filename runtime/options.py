@@ -28,6 +28,9 @@ def _option(default: Any, help: str) -> Any:
     return dataclasses.field(default=default, metadata={"help": help})
 
 
+TARGET_NAMES = {"cpp", "triton"}  # `lowering.pipeline.register` adds others
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
     """What one `compile()` asked for. `list_options()` gives the names that `options={...}`
@@ -65,8 +68,9 @@ class Options:
             raise OptionError(f"recompile_limit must be at least 1, not {self.recompile_limit}")
         if self.compiler_timeout < 1:
             raise OptionError(f"compiler_timeout must be at least 1, not {self.compiler_timeout}")
-        if self.target not in (None, "cpp", "triton"):
-            raise OptionError(f"target must be 'cpp', 'triton' or None, not {self.target!r}")
+        if self.target is not None and self.target not in TARGET_NAMES:
+            names = ", ".join(map(repr, sorted(TARGET_NAMES)))
+            raise OptionError(f"target must be one of {names}, or None, not {self.target!r}")
 
     def replace(self, **changes: Any) -> "Options":
         """A copy with `changes`. Raises OptionError for an unknown name or an ill-typed value."""

@@ -25,10 +25,7 @@ from .writes import write as under_mask
 _CLONES = having("keeps_gaps")
 _LEFT = having("strides_in_place_kept")
 _TURNS = having("turns")
-_VIEWS = _TURNS | frozenset(
-    "getitem __getitem__ view view_as squeeze unsqueeze select narrow slice flatten unflatten"
-    " detach reshape".split()
-)
+_VIEWS = having("turns", "view")
 _OPERATOR_NAMES = frozenset(
     "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift".split()
 )

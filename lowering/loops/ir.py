@@ -41,7 +41,16 @@ from .sizes import Atom, Axis, FloorDiv, Index
 RUNNING = {"running sum": "sum", "running prod": "prod"}
 PARTIAL = "partial sum"
 SQUARES, EXPONENTIALS = "squares", "exponentials"
-REDUCTIONS = frozenset({"sum", "prod", "max", "min", "argmax", "argmin", "any", "all"})
+# The operation that joins two partial results of a reduction.
+JOINED_BY = {
+    "sum": "add",
+    "prod": "mul",
+    "max": "maximum",
+    "min": "minimum",
+    "any": "or",
+    "all": "and",
+}
+REDUCTIONS = frozenset({*JOINED_BY, "argmax", "argmin"})
 
 
 @node

@@ -15,6 +15,7 @@ from .axes import LEAST_VECTOR, axes_of, divisor_of, split_axis
 from .fuse_passes import without_locals
 from .inline import cost
 from .ir import (
+    JOINED_BY,
     AxisRewriter,
     Const,
     Group,
@@ -34,7 +35,6 @@ from .ir import (
 from .kernel_graph import Unit
 from .polynomials import hint, is_known
 from .sizes import Atom, Axis, FloorDiv, Index, Mod
-from .split_long_rows import KINDS
 
 _ROW = 8  # elements that are worth a vector of their own
 FEW, SEVERAL = 9, 16  # points that are written out: of anything, and of what is costly
@@ -45,15 +45,6 @@ MOST_VALUES = 256  # of what is written out
 MOST_OF_GROUP = 6 * MOST_VALUES  # the compiler takes a second for as many
 MOST_BEFORE = 4 * MOST_VALUES  # with those that masks of its places do away with
 _COMPARED = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
-_JOINS = {
-    "sum": "add",
-    "prod": "mul",
-    "max": "maximum",
-    "min": "minimum",
-    "any": "or",
-    "all": "and",
-}
-assert _JOINS.keys() == KINDS
 
 
 def write_out_folds(unit: Unit) -> Unit:
@@ -65,7 +56,7 @@ def write_out_folds(unit: Unit) -> Unit:
 def _folded(nest: Nest) -> Nest:
     if not nest.is_reduction or has_positions(nest):
         return nest
-    if any(v.kind not in KINDS for v in nest.values if isinstance(v, Reduced)):
+    if any(v.kind not in JOINED_BY for v in nest.values if isinstance(v, Reduced)):
         return nest
     if _is_short(nest):
         return _with_expressions(nest, len(nest.inner), _Expressions)
@@ -187,7 +178,7 @@ class _Expressions(ValueRewriter):
             return value
         made, *rest = (_at(value.value, point) for point in _points(self.axes))
         for other in rest:
-            made = op(_JOINS[value.kind], made, other)
+            made = op(JOINED_BY[value.kind], made, other)
         if value.kind == "sum" and value.dtype.is_floating_point:
             made = op("add", made, Const(0.0, value.dtype))  # sums of -0.0 are 0.0
         return made

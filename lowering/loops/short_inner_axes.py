@@ -16,11 +16,10 @@ import torch
 from . import sizes
 from .axes import canonical, divisor_of, rebuild, split_axis
 from .columns import Reloader
-from .ir import Buffer, Load, Nest, Reduced, Store, Value, ValueRewriter, has_positions
+from .ir import JOINED_BY, Buffer, Load, Nest, Reduced, Store, Value, ValueRewriter, has_positions
 from .kernel_graph import Item, Layout, Unit
 from .polynomials import is_known
 from .sizes import Atom, Axis, Index
-from .split_long_rows import KINDS
 from .storage import written
 
 SHORT = range(2, 33)  # elements of a run
@@ -161,7 +160,7 @@ def _run(nest: Nest) -> Run | None:
         return None
     if nest.inner and not nest.is_reduction:
         return None
-    if not all(v.kind in KINDS for v in nest.values if isinstance(v, Reduced)):
+    if not all(v.kind in JOINED_BY for v in nest.values if isinstance(v, Reduced)):
         return None
     axis = nest.axes[-1]
     if axis.size not in SHORT or (nest.is_reduction and prod(nest.inner) == axis.size):

@@ -11,7 +11,7 @@ import torch
 from . import sizes
 from .axes import rebuild, undivided
 from .columns import Reloader
-from .ir import Buffer, Load, Nest, Reduced, Store, Value, has_positions
+from .ir import JOINED_BY, Buffer, Load, Nest, Reduced, Store, Value, has_positions
 from .kernel_graph import Item, Layout, Unit
 from .polynomials import is_known
 from .sizes import Atom, Axis, Index
@@ -19,7 +19,6 @@ from .sizes import Atom, Axis, Index
 MAX_SPLIT_ROWS = 16  # rows that threads share already
 LONG = 1 << 17  # elements of all rows
 PARTS = range(8, 65)
-KINDS = frozenset({"sum", "prod", "max", "min", "any", "all"})
 
 
 class RowSplit(NamedTuple):
@@ -47,7 +46,7 @@ def _is_long(nest: Nest) -> bool:
         return False
     rows = prod(nest.space)
     plain = all(store.combine is None for store in nest.stores)
-    foldable = all(r.kind in KINDS for r in _reduced(nest))
+    foldable = all(r.kind in JOINED_BY for r in _reduced(nest))
     large = 0 < rows < MAX_SPLIT_ROWS and rows * prod(nest.inner) >= LONG
     return plain and foldable and large and not _is_across(nest)
 

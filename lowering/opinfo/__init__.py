@@ -1,5 +1,6 @@
-"""The table of what is known of torch's operators by name, `operators.txt`: one row an operator.
-torch is not loaded. What torch itself knows, by schemas and tags, is asked of torch instead."""
+"""The table of what is known of torch's operators by name, `operators.txt`: one row an operator;
+and `returns.txt`, made of torch's stubs. torch is not loaded. What torch itself knows, by schemas
+and tags, is asked of torch instead."""
 
 from collections import defaultdict
 from functools import cache
@@ -27,3 +28,12 @@ def table() -> tuple[dict[str, str], dict[str, set[str]]]:
             for each in rest:
                 names[each].add(head)
     return explained, names
+
+
+@cache
+def returns(of: str) -> dict[str, str]:
+    """{name: letters of what it returns, as the file explains them} of torch's "methods",
+    "functions", or "functional" (`torch.nn.functional`). Raises KeyError for others."""
+    text = Path(__file__).with_name("returns.txt").read_text("utf-8")
+    parts = {part.split()[0]: part.split()[1:] for part in text.split("\n@ ")[1:]}
+    return dict(word.split(":") for word in parts[of])

@@ -1,4 +1,4 @@
-"""Writes kinds_data.py from the stubs of an installed torch: `python -m
+"""Writes `lowering/opinfo/returns.txt` from the stubs of an installed torch: `python -m
 dynfix.rewriter.analysis.make_torch_returns`."""
 
 import ast
@@ -6,11 +6,11 @@ import importlib.util
 import textwrap
 from pathlib import Path
 
-_HERE = Path(__file__).parent
+_FILE = Path(__file__).parents[2] / "lowering/opinfo/returns.txt"
 _STUBS = {
-    "METHODS": ("_C/__init__.pyi", "TensorBase"),
-    "FUNCTIONS": ("_C/_VariableFunctions.pyi", None),
-    "FUNCTIONAL": ("nn/functional.pyi", None),
+    "methods": ("_C/__init__.pyi", "TensorBase"),
+    "functions": ("_C/_VariableFunctions.pyi", None),
+    "functional": ("nn/functional.pyi", None),
 }
 
 _EXACT = {
@@ -23,8 +23,10 @@ _EXACT = {
     "Number": "N",
     "Size": "S",
 }
-_HEADER = """Made by make_torch_returns.py from the stubs of torch: what its functions return, as
-`name:letters` (`!`: tensor first)."""
+_HEADER = """\
+# Made by `python -m dynfix.rewriter.analysis.make_torch_returns` from the stubs of torch: what its functions return, as
+# `name:letters` (T tensor, U tensors, I int, F float, B bool, N number, S size, O other; `!`: takes a tensor first).
+"""  # noqa: E501
 
 
 def category(annotation):
@@ -81,22 +83,22 @@ def _lines(name, words):
     text = textwrap.fill(
         " ".join(sorted(words)), 116, break_long_words=False, break_on_hyphens=False
     )
-    return f'{name} = """\n{text}\n"""'
+    return f"\n@ {name}\n{text}\n"
 
 
 def main():
     root = Path(importlib.util.find_spec("torch").origin).parent
-    parts = [f'"""{_HEADER}"""']
+    parts = [_HEADER]
     for name, (stub, owner) in _STUBS.items():
         found = table(root / stub, owner)
-        if name == "FUNCTIONAL":
+        if name == "functional":
             found = {**_function_layers(root), **{k: v for k, v in found.items() if v[0] != {"O"}}}
         found = {k: v for k, v in found.items() if not k.startswith("__")}
         words = [
             f"{k}:{''.join(sorted(kinds))}{'!' * every}" for k, (kinds, every) in found.items()
         ]
         parts.append(_lines(name, words))
-    (_HERE / "torch_returns.py").write_text("\n\n".join(parts) + "\n")
+    _FILE.write_text("".join(parts))
 
 
 if __name__ == "__main__":

@@ -1,21 +1,16 @@
 """What torch's functions, methods and layers return, and what is known of them. Names only: torch
 is not loaded."""
 
-from ...lowering.opinfo import having
-from .torch_returns import FUNCTIONAL, FUNCTIONS, METHODS
-
-
-def _read(text):
-    return dict(word.split(":") for word in text.split())
+from ...lowering.opinfo import having, returns
 
 
 def _words(text):
     return frozenset(text.split())
 
 
-METHOD = _read(METHODS)
-FUNCTION = _read(FUNCTIONS)
-FUNCTIONAL_ = _read(FUNCTIONAL)
+METHOD = dict(returns("methods"))
+FUNCTION = dict(returns("functions"))
+FUNCTIONAL_ = dict(returns("functional"))
 METHOD.update(
     split="U",
     tolist="O",

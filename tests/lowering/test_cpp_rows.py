@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from dynfix.lowering import pipeline
+from dynfix.lowering.targets.cpp.cpp_build import CppTarget
 from dynfix.lowering.targets.cpp.cpp_target import print_kernel
 from grids import grid
 
@@ -20,13 +20,13 @@ LENGTHS = [1, 7, 15, 16, 17, 63, 64, 65, 130, 512, 513, 2048, 2049, 5000]
 def sources(monkeypatch):
     """C++ of the libraries built during the test."""
     made = []
-    real = pipeline.CppTarget.build
+    real = CppTarget.build
 
     def build(self, unit, groups, *more):
         made.extend(print_kernel(group).source for group in groups)
         return real(self, unit, groups, *more)
 
-    monkeypatch.setattr(pipeline.CppTarget, "build", build)
+    monkeypatch.setattr(CppTarget, "build", build)
     return made
 
 

@@ -3,7 +3,7 @@
 import dynfix
 import pytest
 import torch
-from dynfix.lowering import joint
+from pass_list import wrap_pass
 from torch import nn
 
 
@@ -25,13 +25,15 @@ class Net(nn.Module):
 def rewritten(monkeypatch):
     found = []
 
-    def prefer(gm, examples):
-        made = original(gm, examples)
-        found.append(made is not gm)
-        return made
+    def watched(original):
+        def prefer(gm, examples):
+            made = original(gm, examples)
+            found.append(made is not gm)
+            return made
 
-    original = joint.prefer_channels_last
-    monkeypatch.setattr(joint, "REWRITES", (joint.drop_constant_masks, prefer))
+        return prefer
+
+    wrap_pass(monkeypatch, "channels last", watched)
     return found
 
 

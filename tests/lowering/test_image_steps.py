@@ -9,6 +9,7 @@ import torch
 from dynfix.lowering import joint, stored_graphs
 from dynfix.lowering.decompositions import pool_offsets
 from dynfix.lowering.graph import channels_last
+from pass_list import wrap_pass
 from torch import nn
 from torch.nn import functional as F
 
@@ -129,14 +130,15 @@ def rewritten(monkeypatch):
     """Whether each graph was."""
     found = []
 
-    def prefer(gm, examples):
-        made = original(gm, examples)
-        found.append(made is not gm)
-        return made
+    def watched(original):
+        def prefer(gm, examples):
+            made = original(gm, examples)
+            found.append(made is not gm)
+            return made
 
-    original = joint.prefer_channels_last
-    passes = tuple(prefer if each is original else each for each in joint.REWRITES)
-    monkeypatch.setattr(joint, "REWRITES", passes)
+        return prefer
+
+    wrap_pass(monkeypatch, "channels last", watched)
     monkeypatch.setattr(
         stored_graphs, "stored_graph", lambda *given: None
     )  # each graph is lowered anew

@@ -4,7 +4,7 @@ import dynfix
 import pytest
 import torch
 import torch.nn.functional as F
-from dynfix.lowering import pipeline
+from dynfix.lowering.targets.cpp.cpp_build import CppTarget
 from dynfix.lowering.targets.cpp.cpp_target import printed
 from grids import grid
 
@@ -18,13 +18,13 @@ def image(*shape, dtype=torch.float32):
 
 @pytest.fixture
 def sources(monkeypatch):
-    made, real = [], pipeline.CppTarget.build
+    made, real = [], CppTarget.build
 
     def build(self, unit, groups, *more):
         made.extend(printed(group).source for group in groups)
         return real(self, unit, groups, *more)
 
-    monkeypatch.setattr(pipeline.CppTarget, "build", build)
+    monkeypatch.setattr(CppTarget, "build", build)
     return made
 
 

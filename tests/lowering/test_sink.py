@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from dynfix.lowering import pipeline
 from dynfix.lowering.loops.ir import Nest
 from dynfix.lowering.loops.sink import is_copy, sink
+from pass_list import wrap_pass
 
 from .harness import check, check_gradients
 
@@ -21,11 +21,7 @@ def copies(monkeypatch):
         )
         return made
 
-    stages = tuple(
-        pipeline.Stage("sink", counted, fusion=True) if stage.name == "sink" else stage
-        for stage in pipeline.STAGES
-    )
-    monkeypatch.setattr(pipeline, "STAGES", stages)
+    wrap_pass(monkeypatch, "sink", lambda _: counted)
     return counts
 
 

@@ -3,7 +3,8 @@ compiled for."""
 
 import pytest
 import torch
-from dynfix.lowering import pipeline
+from dynfix.lowering import passes
+from pass_list import insert_pass
 from torch.nn import functional as F
 
 from .harness import CHECKED, UNFUSED, assert_same
@@ -307,6 +308,6 @@ def test_a_stage_that_needs_a_number_leaves_the_loops_to_the_library(monkeypatch
             max(item.space, default=0) > 3 if hasattr(item, "space") else None
         return unit
 
-    monkeypatch.setattr(pipeline, "STAGES", (pipeline.Stage("asks", asks), *pipeline.STAGES))
+    insert_pass(monkeypatch, 0, passes.Pass("asks", passes.LOOPS, asks, "asks for a size"))
     call = check_sizes(lambda x, y: ((x * y).softmax(0), x.shape[0], torch.cat([x, y])[1:]), pair)
     assert not any(call.kernels) and call.externs

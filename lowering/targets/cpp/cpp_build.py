@@ -13,7 +13,7 @@ from ....runtime.programs.launch import Library
 from ...gc_pause import gc_paused
 from ...loops.ir import Batch, Buffer, Group, accesses, group_variables
 from ...loops.kernel_graph import Unit
-from ...program_steps import Launch
+from ...program_steps import Execution, Launch, TargetKind
 from .cpp_target import FLAGS, CppKernel, library_source, printed
 
 Loops = Group | Batch
@@ -51,6 +51,9 @@ class CppTarget:
             )
             for group, kernel in kernels.items()
         }
+
+
+CPP = TargetKind("cpp", frozenset({"cpu"}), Execution.IN_ORDER, lambda _: CppTarget())
 
 
 def general_text(group: Loops, kernel: CppKernel) -> str:

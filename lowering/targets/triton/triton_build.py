@@ -10,10 +10,11 @@ import torch
 
 from ....runtime.gpu.launch_triton import SequentialLaunch, load_groups
 from ....runtime.gpu.triton_kernels import TritonGroup
+from ....runtime.options import Options
 from ...loops.ir import Batch, Buffer, Group
 from ...loops.kernel_graph import Unit
 from ...loops.storage import given_buffers, touched
-from ...program_steps import Launch
+from ...program_steps import Execution, Launch, TargetKind
 from ..cpp.cpp_build import CppTarget
 from .triton_batch import print_batch
 from .triton_target import global_buffers, print_group
@@ -68,6 +69,13 @@ class TritonTarget:
             for group, launch in zip(printed, launches, strict=True)
         }
         return built | {batch: _in_turn(batch, built) for batch in apart}
+
+
+def _made(options: Options) -> TritonTarget:
+    return TritonTarget(tune=options.max_autotune, interpret=options.target == "triton")
+
+
+TRITON = TargetKind("triton", frozenset({"cuda"}), Execution.PARALLEL, _made)
 
 
 def _in_turn(batch: Batch, built: dict[Group | Batch, Launch]) -> Launch:

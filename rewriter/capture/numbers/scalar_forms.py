@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from ....lowering.opinfo import having
 from ....runtime.programs.recipes import Apply, Recipe
 from ..segments import SegmentBuilder
 from ..values import TracedTensor
@@ -37,16 +38,12 @@ _CONVERSIONS = {  # by way of which method, to which dtype
     round: ("round", torch.int64),
 }
 _EXTREMES = {max: operator.gt, min: operator.lt}
-_SUMS = frozenset(
-    "add sub mul __radd__ __rsub__ __rmul__ __add__ __sub__ __mul__ mul_ add_ sub_".split()
-)
+_SUMS = having("adds_number")
 _OPERATIONS = _SUMS | frozenset("__rpow__ gt lt ge le eq ne __eq__ __ne__".split())
 _DIVISIONS = frozenset("div true_divide __truediv__ div_ truediv __rdiv__ __rtruediv__".split())
 _NAMED = {  # the number that scales what is added; `lowering.graph.tensor_numbers` writes it out
-    **dict.fromkeys("add add_ sub sub_ _foreach_add _foreach_add_".split(), "alpha"),
-    **dict.fromkeys("addcdiv addcdiv_ addcmul addcmul_".split(), "value"),
-    **dict.fromkeys("_foreach_addcdiv _foreach_addcdiv_".split(), "value"),
-    **dict.fromkeys("_foreach_addcmul _foreach_addcmul_".split(), "value"),
+    **dict.fromkeys(having("scaled_by_alpha"), "alpha"),
+    **dict.fromkeys(having("scaled_by_value"), "value"),
 }
 _FUSED = frozenset("_fused_adam_ _fused_adamw_ _fused_sgd_ _fused_adagrad_".split())
 # What schedules move; `lowering.graph.fused_steps` takes numbers and tensors.
@@ -54,10 +51,8 @@ _RATES = ("lr", "beta1", "momentum")
 _NORM = frozenset(
     "weight bias training momentum eps".split()
 )  # as torch.nn.functional hands them on
-_THIRD = frozenset(
-    "lerp lerp_ _foreach_lerp _foreach_lerp_ masked_fill masked_fill_ __setitem__".split()
-)
-_FILLS = frozenset("fill fill_ clamp_min clamp_min_ clamp_max clamp_max_".split())
+_THIRD = having("third_is_number")
+_FILLS = having("second_is_number")
 _BOUNDED = frozenset("clamp clamp_ clip clip_".split())
 _OF_LISTS = frozenset("_foreach_mul _foreach_mul_".split())
 _HALVES = (torch.bfloat16, torch.float16)

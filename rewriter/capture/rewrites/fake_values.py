@@ -20,6 +20,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ....lowering.fake_tensor_mode import DispatchMode, PacedFakeMode, unlogged
+from ....lowering.opinfo import having
 from ..numbers import scalars
 from ..values import Meta, is_plain
 from . import total_ops
@@ -54,10 +55,7 @@ _NUMBERS = (bool, int, float)
 _PLAIN = (*_NUMBERS, str, type(None), torch.dtype, torch.device, torch.Size, torch.finfo)
 _BUILTINS = frozenset({len, int, float, abs, min, max, tuple, list})
 _ATTRIBUTES = frozenset("shape dtype device ndim T mT H requires_grad is_cuda real".split())
-_FACTORIES = frozenset(
-    {torch.zeros, torch.ones, torch.full, torch.arange, torch.tensor, torch.eye, torch.rand}
-    | {torch.randn, torch.finfo, torch.iinfo, torch.linspace, torch.scalar_tensor}
-)
+_FACTORIES = frozenset(getattr(torch, name) for name in having("fake_factory"))
 _NO_METHODS = frozenset(
     "item tolist numpy backward register_hook retain_grad data_ptr storage untyped_storage".split()
 )

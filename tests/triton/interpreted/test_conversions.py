@@ -7,6 +7,7 @@ from dynfix.lowering import pipeline
 from dynfix.lowering.loops.conversions import gather_conversions
 from dynfix.lowering.loops.ir import Batch, Group
 from dynfix.lowering.loops.storage import bytes_of, lifetimes
+from pass_list import wrap_pass
 
 OPTIONS = {"target": "triton", "strict": True}
 
@@ -25,11 +26,7 @@ def units(monkeypatch):
         return original(unit, target, options)
 
     original = pipeline.finish
-    stages = tuple(
-        pipeline.dataclasses.replace(stage, run=gather) if stage.name == "conversions" else stage
-        for stage in pipeline.STAGES
-    )
-    monkeypatch.setattr(pipeline, "STAGES", stages)
+    wrap_pass(monkeypatch, "conversions", lambda _: gather)
     monkeypatch.setattr(pipeline, "finish", finish)
     return found
 
