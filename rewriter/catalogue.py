@@ -35,7 +35,7 @@ _WITHOUT_RULE = (
         "a graph break was asked for",
         "remove the call of graph_break(), or the disable() of the function",
         ("GB0025",),
-        no_rule="the call says what it means",
+        no_rule="the call is there on purpose",
         about=(
             "`dynfix.graph_break()` ends the graph at that place, as "
             "`torch._dynamo.graph_break()` does. It is for tests and for measurements."
@@ -47,7 +47,7 @@ _WITHOUT_RULE = (
         "the recorder does not understand this",
         "the statement runs as it is, between two graphs: move it out of the compiled code, or "
         "write it with what is captured",
-        no_rule="what the recorder lacks is its own limit, and not the fault of a text",
+        no_rule="it is a limit of the tracer, so no rule can find it in source text",
         about=(
             "While the first call is recorded, something happened that cannot be made again at a "
             "later call: the detail in parentheses says what. Nothing is wrong with the result: "
@@ -72,7 +72,7 @@ _WITHOUT_RULE = (
         "slipped",
         "a tensor was made or written where the recorder could not see",
         "keep tensor work in Python that has source",
-        no_rule="only a run shows what code without source does to a tensor",
+        no_rule="only a run shows it",
         about=(
             "A tensor came from, or was written by, code that the recording did not see "
             "(`from_numpy`, dlpack, an extension). A graph that left it out would give wrong "

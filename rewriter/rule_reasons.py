@@ -222,7 +222,7 @@ OF_RULES = (
     Reason(
         "DYN309",
         "housekeeping",
-        "memory is tidied, or the device waited for, in compiled code",
+        "memory is freed, or the device synchronised, in compiled code",
         "do it outside the compiled code",
         ("GB0059",),
     ),

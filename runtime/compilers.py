@@ -147,7 +147,7 @@ def failure(done: subprocess.CompletedProcess[str]) -> str:
         return f"it was ended by signal {-done.returncode}"
     lines = done.stderr.splitlines()
     wrong = [line for line in lines if "error" in line or "undefined reference" in line]
-    return "\n".join((wrong or lines)[:6]) or f"it says nothing, and gives {done.returncode}"
+    return "\n".join((wrong or lines)[:6]) or f"it prints nothing and exits with {done.returncode}"
 
 
 def _be_gentle_as_a_group(session: int) -> None:

@@ -145,7 +145,7 @@ class FileContext(FileView):
         before = self._known.at_branch.get(at, {}).get(name, ANY)
         return not self._known.kinds.get(node, before).is_tensor
 
-    # What only one who ran the code can say
+    # What only a run shows it
 
     def proved(self, first: Any, second: Any) -> None:
         """The text proves a side by its form alone (see where_safety)."""
@@ -159,7 +159,7 @@ class FileContext(FileView):
         return False
 
     def overwritten(self, into: Any, text: str) -> str:
-        return "only one who ran the code can say"
+        return "only a run shows it"
 
     def runs(self, name: str, value: Any) -> None:
         """Inference knows the name by its statement."""

@@ -39,7 +39,9 @@ def write(path: str, raw: bytes, before: bytes, within: str = "") -> None:
             os.fsync(handle)  # or a crash may leave the new name with nothing in it
         _keep(name, target, about)
         if read(str(target)) not in (before, raw):  # another run may have written the same
-            raise OSError(errno.EBUSY, "the file was changed meanwhile, and is left as it is", path)
+            raise OSError(
+                errno.EBUSY, "the file changed while dynfix ran, and is left as it is", path
+            )
         os.replace(name, target)
     except BaseException:
         os.unlink(name)

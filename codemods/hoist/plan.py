@@ -178,7 +178,7 @@ def _findings(planner: Planner, path: str, fix: Fix) -> tuple[Finding, ...]:
 
 
 def _finding(source: SourceFile, node: ast.AST, fix: Fix) -> Finding:
-    message = "what is read here depends on inputs alone, and is read in the midst of the graph"
+    message = "this value depends on inputs alone, but is read in the middle of the graph"
     end = node.end_lineno if isinstance(node, ast.expr) else node.lineno
     column = node.end_col_offset if isinstance(node, ast.expr) else node.col_offset + 3
     place = (

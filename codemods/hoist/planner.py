@@ -94,7 +94,7 @@ class Planner:
                 if not isinstance(error, NoReceiver) or error.companion in absent:
                     raise
                 absent.add(error.companion)
-        raise Impure("its object is not there ahead")
+        raise Impure("its object does not exist before the call")
 
     def _place(self, chain: list[Frame], node: ast.AST, absent: set[Any]) -> None:
         companions = [self._companion(frame, absent) for frame in chain]
@@ -116,7 +116,7 @@ class Planner:
             for c in self.companions.values()
         ]
         if len(set(names)) < len(names):
-            raise Impure("two companions would have one name")
+            raise Impure("two generated functions would have one name")
         for companion in self.companions.values():
             check_defaults(companion)
             told, slices = companion.slice.told, [c.slice for c in _around(companion)]
@@ -128,7 +128,7 @@ class Planner:
                 if is_repeated(companion, unit.node) and not only_read(
                     companion.file, companion.function, unit
                 ):
-                    raise Impure("what is computed once would be changed at every turn of a loop")
+                    raise Impure("a value computed once is changed in every iteration of a loop")
 
     def _unit(self, companion: Companion, file: File, node: ast.AST) -> Any:
         """(value, the statement before which it is computed): of an expression, of an element of
@@ -249,7 +249,7 @@ class Planner:
     def _receive(self, caller: Any, call: Any) -> None:
         try:
             if call.receiver is None:
-                raise Impure("its object is not there ahead")
+                raise Impure("its object does not exist before the call")
             caller.slice.need([call.receiver], call.node)
         except Impure as error:
             if isinstance(error, NoReceiver):

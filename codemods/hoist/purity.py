@@ -213,11 +213,11 @@ class _Look:
         """A module or a function that is handed on may be called by what gets it."""
         fact = self.fact(node)
         if fact is not None and fact.what == "module":
-            raise Impure(f"the module `{ast.unparse(node)}` is handed on")
+            raise Impure(f"the module `{ast.unparse(node)}` is passed to other code")
         if fact is not None and fact.what in _CALLED:
             found = self.project.definition(fact.cls)
             if found is None or self.purity.changes(*found):
-                raise Impure(f"the function `{ast.unparse(node)}` is handed on")
+                raise Impure(f"the function `{ast.unparse(node)}` is passed to other code")
 
     def _called(self, call: ast.Call) -> bool:
         fact, names = self.fact(call.func), self.file.names

@@ -64,7 +64,7 @@ class Slice:
                 statement,
                 (ast.Return, ast.With, ast.Try, ast.FunctionDef, ast.ClassDef, ast.Delete),
             ):
-                raise Impure("the loop around it does more than to compute")
+                raise Impure("the loop around it has side effects")
         self._control(loop)
         self.kept |= set(inside)
         self.whole.add(loop)
@@ -119,7 +119,7 @@ class Slice:
             if isinstance(node, ast.Lambda):
                 inner |= {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
         if inner & {name for e in expressions for name in loads(e)}:
-            raise Impure("it is of one turn of a comprehension")
+            raise Impure("it belongs to one iteration of a comprehension")
 
     def _fixed_in(self, loop: Any, expressions: list[ast.Call]) -> None:
         inside = {s for s in self.order if loop is s or loop in self._around(s)}
@@ -256,7 +256,9 @@ class Slice:
         """Keep what an earlier turn of a loop binds, or writes: under all of its conditions."""
         self._keep(statement, self.function.body[0])
         if self.flat.intersection(self._around(statement)):
-            raise Impure(f"line {statement.lineno} would run at turns at which it does not")
+            raise Impure(
+                f"line {statement.lineno} would run in iterations in which it does not run now"
+            )
 
     def _keep(self, statement: ast.stmt, anchor: ast.stmt) -> None:
         """Keep what binds a name that is read at `anchor`, under its own conditions."""

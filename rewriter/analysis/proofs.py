@@ -62,16 +62,16 @@ class Proofs:
 
     def _dtypes(self, sides):
         differ = sides[0].kind.dtype != sides[1].kind.dtype
-        return "the sides may differ in dtype: the result has the wider one" if differ else ""
+        return "the branches may differ in dtype: the result has the wider one" if differ else ""
 
     def _shapes(self, sides):
         differ = sides[0].kind.shape != sides[1].kind.shape
-        return "the sides may differ in shape: the result has the larger one" if differ else ""
+        return "the branches may differ in shape: the result has the larger one" if differ else ""
 
     def _gradients(self, sides):
         if self._exact(sides[0].kind) or sides[0].leaves == sides[1].leaves:
             return ""
-        return "a tensor of the side not taken would get a zero gradient where it had none"
+        return "a tensor of the branch not taken would get a zero gradient in place of None"
 
     def _layout(self, sides, nodes):
         for side, node in zip(sides, nodes, strict=True):
@@ -79,7 +79,7 @@ class Proofs:
                 return f"`{self._text(node)}` may be sparse, which torch.where refuses"
         one, other = (s.kind for s in sides)
         same = _one_order(one, other)
-        return "" if same else "the sides may lie in memory in another order"
+        return "" if same else "the branches may differ in strides"
 
     def _history(self, sides, nodes):
         """A tensor made before, here, under this very grad mode."""

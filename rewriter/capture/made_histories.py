@@ -94,7 +94,7 @@ def recipe(recorder: Any, tensor: torch.Tensor, value: TracedTensor) -> Recipe |
 
 def _recipe(recorder: Any, tensor: torch.Tensor, value: TracedTensor) -> Recipe | None:
     if tensor.is_leaf:
-        raise CannotRebuild("a leaf that was made in the call is returned or kept")
+        raise CannotRebuild("a leaf tensor that the call makes is returned or stored")
     inputs = [each for each, _ in recorder.tracker.live_inputs()]
     behind = [each.grad_fn for each in inputs if each.grad_fn]  # kept, so that no other has its id
     given = {id(each) for each in (*inputs, *behind)}

@@ -41,12 +41,12 @@ from .segments import READ, SegmentBuilder
 from .stops import Decision, RecordingStopped, StoppableMode
 from .values import FLOAT, Meta, TracedTensor, Tracker, is_plain
 
-DRAWN = "what is drawn decides again and again, so that each call is another one"
-SIZE = "a size decides that moves, so that each size is another recording"
-VALUE = "values of tensors decide again and again, so that calls go ever other ways"
+DRAWN = "a random number decides a branch: every call would recompile"
+SIZE = "a size that changes decides a branch: every size would recompile"
+VALUE = "values of tensors decide branches: every call would recompile"
 
-SHAPE = "the data decides a shape, so that each is another recording"
-HISTORY = "a tensor with gradients is written before a value is asked for"
+SHAPE = "a shape depends on data: every shape would recompile"
+HISTORY = "a tensor that needs gradients is written before its value is read"
 
 
 class ReadRecorder(StoppableMode):
@@ -113,7 +113,9 @@ class ReadRecorder(StoppableMode):
         if self.open_contexts:
             self.stop_here(catalogue.UNSUPPORTED, "a graph break inside an autocast context")
         if self.bodies:
-            self.stop_here(catalogue.UNSUPPORTED, "a graph break in a function that is transformed")
+            self.stop_here(
+                catalogue.UNSUPPORTED, "a graph break in a function that torch.func transforms"
+            )
         if self.segment.ops == 0:
             self.segment.eager = eager
             return
@@ -238,7 +240,7 @@ class ReadRecorder(StoppableMode):
             if self.tracker.moved(tensor):
                 self.stop_here(
                     catalogue.SLIPPED,
-                    "a tensor was written, or given a history, by code that is not recorded",
+                    "a tensor was written, or got a gradient history, in code that is not traced",
                 )
             if tracked.content is not None and not _learns(tensor):
                 return tracked.content
@@ -278,7 +280,7 @@ class ReadRecorder(StoppableMode):
         if not here and made_histories.is_cut_off(self, tensor):
             self.stop_if_cut(
                 catalogue.UNSUPPORTED,
-                "a view that was made without gradients is used behind a break",
+                "a view that was made under no_grad is used after a graph break",
             )
         return self.segment.node(value, Meta.of(tensor))
 
@@ -378,7 +380,7 @@ class ReadRecorder(StoppableMode):
         if number.recipe.graph and number.recipe.after > self.segment.index:
             if self.bodies:
                 return
-            self.breaks(catalogue.HOST_READ, "a number that Python computes of a tensor")
+            self.breaks(catalogue.HOST_READ, "a number that Python computes from a tensor's value")
             self.cut()
         number.form = scalar_forms.of_tensor(TracedTensor(HOST, None, len(self.fed), FLOAT))
         self.fed.append(number.recipe)

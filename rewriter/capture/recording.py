@@ -235,27 +235,27 @@ def _last_checks(recorder: Recorder) -> None:
     if recorder.tracker.unseen_writes():
         recorder.stop(
             catalogue.SLIPPED,
-            "a tensor was written, or given a history, by code that is not recorded",
+            "a tensor was written, or got a gradient history, in code that is not traced",
         )
     elif constant_values.written(recorder) or moving_arrays.written(recorder):
         recorder.stop(catalogue.UNSUPPORTED, "an array is written that shares a tensor's memory")
     elif torch.is_grad_enabled() != recorder.grad_mode or recorder.open_contexts:
         recorder.stop(catalogue.UNSUPPORTED, "the call leaves grad mode or autocast changed")
     elif not all(_is_leaf_here(recorder, value) for value in recorder.made_parameters):
-        detail = "a Parameter made in the call is used behind a graph break"
+        detail = "a Parameter made in the call is used after a graph break"
         recorder.stop(catalogue.UNSUPPORTED, detail)
     elif any(_content(cell) is not was for hook in recorder.hooks for cell, was in hook.cells):
-        recorder.stop(catalogue.UNSUPPORTED, "what a hook reads is bound again")
+        recorder.stop(catalogue.UNSUPPORTED, "a variable that a hook reads is assigned again")
     elif recorder.reshaped and _may_differentiate(recorder):
         # the input counts the change after the graph has kept it
-        detail = "a backward may need an input that was given another shape in place"
+        detail = "the backward may need an input whose shape was changed in place"
         recorder.stop(catalogue.UNSUPPORTED, detail)
     elif _overlaps(recorder):
         recorder.stop(
             catalogue.UNSUPPORTED, "an input is written whose memory another input shares"
         )
     elif _returns_parts(recorder):
-        detail = "one of several views of an input is kept, which is written without gradients"
+        detail = "one of several views of an input is stored, and written without gradients"
         recorder.stop(catalogue.UNSUPPORTED, detail)
 
 
@@ -431,18 +431,20 @@ def leaf(recorder: Recorder, obj: Any) -> Recipe | None:
     if path is not None:
         return ConstRecipe(obj) if isinstance(path, Obj) else Input(recorder.input_index(path))
     if constant_values.is_array(obj) and (recorder.arrays_of or recorder.known.arrays):
-        raise CannotRebuild("an array is returned or kept that may share another one's memory")
+        raise CannotRebuild("an array that may share memory with another one is returned or stored")
     if type(obj) is types.MethodType:
         return _method(recorder, obj)
     if type(obj) is types.CellType:
         outside = recorder.known.holds_cell(obj) or recorder.rewriter.holds_operators(obj)
         return ConstRecipe(obj) if outside else None
     if may_be_made(recorder, obj):
-        raise CannotRebuild("a class that the call makes is returned or kept, or an object of it")
+        raise CannotRebuild(
+            "a class that the call defines, or an object of it, is returned or stored"
+        )
     if isinstance(obj, BY_IDENTITY) and not _is_made(recorder, obj):
         return ConstRecipe(obj)
     if isinstance(obj, types.FunctionType) and not recorder.rewriter.made_in_call(recorder, obj):
-        raise CannotRebuild("a function that is not rewritten is made in the call and kept")
+        raise CannotRebuild("a function without source text is made in the call and stored")
     return None
 
 
@@ -465,7 +467,7 @@ def _method(recorder: Recorder, obj: Any) -> Recipe | None:
 
 def _tensor(recorder: Recorder, tensor: torch.Tensor) -> Recipe:
     if recorder.on_arrays and storage_of(tensor) in recorder.on_arrays:
-        raise CannotRebuild("a tensor on the memory of an array from outside is returned or kept")
+        raise CannotRebuild("a tensor on the memory of an array from outside is returned or stored")
     tracked = recorder.tracker.get(tensor)
     made = tracked is not None and tracked.value.home >= 0
     if tracked is not None and made and isinstance(tensor, torch.nn.Parameter):
@@ -479,7 +481,7 @@ def _tensor(recorder: Recorder, tensor: torch.Tensor) -> Recipe:
         return special or recorder.value_recipe(tracked.value)
     path = recorder.known.path_of(tensor)
     if path is None:
-        raise CannotRebuild("a tensor of unknown origin is returned or kept")
+        raise CannotRebuild("a tensor of unknown origin is returned or stored")
     return Input(recorder.input_index(path))
 
 

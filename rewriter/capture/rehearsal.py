@@ -49,7 +49,7 @@ def check(maker: RecipeMaker) -> None:
                 f"a {name} that the call makes cannot be made again: {error}"
             ) from None
         if not same:
-            raise CannotRebuild(f"a {type(obj).__name__} does not describe itself as it is")
+            raise CannotRebuild(f"__reduce__ of a {type(obj).__name__} does not describe it")
 
 
 def _alike(made: Any, real: Any, seen: dict[int, int]) -> bool:

@@ -347,9 +347,9 @@ class StoppableMode(TorchFunctionMode):
         """Whether this is a graph break. One that a pattern can take away is no failure yet: the
         call is recorded again. `optional`: it is one only if a pattern can. `assumed`: whether the
         value can be assumed, so that there is none."""
-        kept = "sizes that data decides stand in the graph" if self.open_shapes else ""
+        kept = "the graph has sizes that depend on data" if self.open_shapes else ""
         if self.marks and torch.is_grad_enabled():
-            kept = "the backward of the recorded call runs what a checkpoint holds as it is written"
+            kept = "the checkpoint's function runs again in the backward of the traced call"
         if self.rewritings is not None and not kept:
             with self.paused():
                 kept = self.rewritings.try_patterns(sys._getframe(), not self.has_symbols())

@@ -385,14 +385,14 @@ class Recorder(ReadRecorder):
         if self.rewritings is not None:
             self.rewritings.choices.wrote(tensor)
         if self.segment.writes_are_lost(tensor, self.tracker.get(tensor)):
-            self.stop(catalogue.UNSUPPORTED, "a tensor is written whose elements share memory")
+            self.stop(catalogue.UNSUPPORTED, "a tensor whose elements share memory is written")
         sharing = self.tracker.sharing(tensor)
         values = [tracked.value for other in sharing if (tracked := self.tracker.get(other))]
         apart = not self.bodies  # else the node that a body becomes writes what is around it
         if apart and len(self.segments) > 1 and len(self.segment.origins(values)) > 1:
             self.stop_if_cut(
                 catalogue.UNSUPPORTED,
-                "a tensor is written that has an alias on the other side of a graph break",
+                "a tensor is written that has an alias used across a graph break",
             )
         for other in sharing:
             tracked = self.tracker.get(other)
@@ -405,12 +405,12 @@ class Recorder(ReadRecorder):
             if apart and not near:
                 self.stop_if_cut(
                     catalogue.UNSUPPORTED,
-                    "a view is written whose base was made before a graph break",
+                    "a view is written, and its base was made before a graph break",
                 )
             if tracked.value.home != self.segment.index and opsets.overlaps_itself(other):
                 self.stop(
                     catalogue.UNSUPPORTED,
-                    "a tensor is written from outside of the graph whose elements share memory",
+                    "a tensor from outside of the graph, whose elements share memory, is written",
                 )
             self.segment.written.add(tracked.value)
             if tracked.value in self.reshaped:
@@ -422,7 +422,9 @@ class Recorder(ReadRecorder):
 
     def _reshaped_is_written(self, value: TracedTensor) -> None:
         if value.home != self.segment.index:  # which has a copy, for its backward
-            self.stop(catalogue.UNSUPPORTED, "an input in another shape is written behind a break")
+            self.stop(
+                catalogue.UNSUPPORTED, "an input is written in another shape after a graph break"
+            )
         self.segment.written.add(self.reshaped[value])
 
     def _bind(self, result: Any, node: torch.fx.Node) -> None:
@@ -437,7 +439,7 @@ class Recorder(ReadRecorder):
         elif result is None and getattr(node.target, "__name__", "") == "getattr":
             self.stop(catalogue.UNSUPPORTED, f"the attribute {node.args[1]} of a tensor")
         elif result is not None and not isinstance(result, torch.Size | torch.dtype | torch.device):
-            self.stop(catalogue.UNSUPPORTED, f"an operator gave a {type(result).__name__}")
+            self.stop(catalogue.UNSUPPORTED, f"an operator returned a {type(result).__name__}")
 
     def _item(self, node: torch.fx.Node, index: Any) -> torch.fx.Node:
         import_origin = node.meta["origin"]
@@ -455,7 +457,7 @@ class Recorder(ReadRecorder):
         if not is_plain(result):
             self.stop(
                 catalogue.UNSUPPORTED,
-                f"an operator gave a {type(result).__name__} ({result.layout})",
+                f"an operator returned a {type(result).__name__} ({result.layout})",
             )
             return
         self.segment.made[node] = self.tracker.made(result, self.segment.index, node)

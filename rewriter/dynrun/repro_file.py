@@ -185,7 +185,7 @@ def _check(
     observe(compiled, inputs)  # recorded here, and served below
     got = observe(compiled, inputs)
     if not any(entry.hits for entry in compiled._dynfix_entry._dispatcher.entries):
-        raise AssertionError("eager served the call: the compiled graph raises, or there is none")
+        raise AssertionError("the call ran in eager: the compiled graph raises, or there is none")
     tracer = torch.fx.Tracer(autowrap_functions=tuple(own))
     traced = tracer.trace(graph)  # which makes the root
     module = torch.fx.GraphModule(tracer.root, traced)
@@ -194,7 +194,7 @@ def _check(
     )
     if found is not None:
         raise AssertionError(str(found))
-    print("the compiled graph does what eager does")
+    print("the compiled graph gives eager's results")
 
 
 def _is_own(value: Any) -> bool:

@@ -256,7 +256,7 @@ class Steps:
             site.compiled = self._session.compile_step(site.function(names), site.place)
             site.compiled.note_moving(site.moving)
         elif site.compiled.is_eager():
-            site.exclude("eager was as fast, or it cannot be captured")
+            site.exclude("eager is as fast, or it cannot be captured")
             return None
         return site.run(given, self.now)
 
@@ -323,7 +323,7 @@ class StepSite:
         its end."""
         self._noted += 1
         if self._noted > MAX_UNUSED_STARTS:
-            self.exclude("it does not come to its end")
+            self.exclude("it does not reach its end")
             return None
         start = self.step.starts[index]
         outer = [names[name] for name in start.outer if name in names] if start else []
@@ -335,7 +335,7 @@ class StepSite:
         """The first time the step has run, in `frame`: the last start of those that could be, with
         the clearing of gradients before it. Gives the modules that it uses."""
         if not self._clean:
-            self.exclude("what it differentiates was made before it")
+            self.exclude("it differentiates tensors that were made before it")
             return []
         index = max(self._clean)
         while index - 1 in self._clean and _clears(self.step.starts[index - 1]):

@@ -89,7 +89,7 @@ class CompiledFunction:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         active = current.recorder()
         if active is not None:
-            why = "a compiled function is called by code that is not rewritten"
+            why = "a compiled function is called from code that is not traced"
             active.stop(catalogue.OPAQUE_CALL, why)
         if stances.state.now.name == "force_eager" or is_watched():
             return self.eager(*args, **kwargs)

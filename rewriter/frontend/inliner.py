@@ -41,7 +41,7 @@ class Inliner:
         found = emit.original_of(fn)
         if found is None:
             code = fn.__code__
-            why = "made by another call, by a text that is not told apart"
+            why = "defined at a line with several functions, which cannot be told from each other"
             raise NotRewritable(why, code.co_filename, code.co_firstlineno)
         return found
 

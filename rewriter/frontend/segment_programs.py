@@ -70,7 +70,7 @@ def _callable(
             if not segment.open:
                 raise
             why = f"{type(error).__name__}: {error}"
-            said = f"a graph whose sizes data decides is not compiled: {why}"
+            said = f"a graph with sizes that depend on data is not compiled: {why}"
             diagnostics.warn_once("open", said, why)
             return _as_it_is(segment.module)
     if not by_aot:

@@ -13,8 +13,8 @@ from ..capture import current
 STANCES = {
     "default": "compile at the first call of each variant",
     "force_eager": "run everything in eager",
-    "eager_on_recompile": "run what was compiled, and eager where something would be recorded",
-    "fail_on_recompile": "raise RecompileError where something would be recorded",
+    "eager_on_recompile": "run compiled code, and eager where a recompile would be needed",
+    "fail_on_recompile": "raise RecompileError where a recompile would be needed",
     "eager_then_compile": "run a function's first call in eager, and compile at the next",
     "aot_eager_then_compile": "as eager_then_compile",
 }

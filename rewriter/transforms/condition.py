@@ -108,11 +108,7 @@ def _plain(test, context):
         return Condition(near, replace(made, dtype=context.inference.tokens.bool))
     kind = context.kind(test)
     if not kind.is_tensor:
-        return (
-            "the test reads a tensor's value in a way that has no tensor form here"
-            if _depends(test, context)
-            else None
-        )
+        return "no tensor expression computes this test" if _depends(test, context) else None
     if kind.optional and isinstance(test, ast.Name):
         return f"`{test.id}` may be None"
     return _as_bool(test, context)

@@ -90,7 +90,7 @@ class _Write:
         if isinstance(self.node, ast.AugAssign):
             operator = OPERATORS.get(type(self.node.op))
             if operator is None:
-                return "the operator has no such form"
+                return "there is no masked form of this operator"
             simple_value = isinstance(
                 self.node.value, (ast.Name, ast.Constant, ast.Subscript, ast.Call, ast.Attribute)
             )

@@ -70,7 +70,7 @@ def _skipped(node, rewrite, oracle):
     rest = block[index + 1 :]
     target = _target(rest[0], oracle) if len(rest) == 1 and not node.orelse else ""
     if not target or not isinstance(oracle.parent(node), (ast.For, ast.While)):
-        return "the rest of the turn does more than give one value"
+        return "the rest of the loop's body does more than assign one value"
     old = rewrite.old(rest[0], target)
     if isinstance(old, str):
         return old
@@ -85,7 +85,7 @@ def _chain(tests, bodies, last, oracle):
     targets = {_target(b[0], oracle) if len(b) == 1 else "" for b in bodies}
     target = targets.pop()
     if targets or not target:
-        return "the sides do more than give values"
+        return "the branches do more than assign values"
     values = [b[0].value for b in bodies]
     if not last.orelse:
         old = _Rewrite(last, oracle, "", "", optional=True).old(bodies[-1][0], target)
@@ -188,7 +188,7 @@ class _Rewrite:
         if indent is None:
             return "the statement shares its line with others"
         if not self._shown_whole():
-            return "a side goes over several lines"
+            return "a branch has an expression over several lines"
         chosen = self._choose(shape)
         if isinstance(chosen, str):
             return chosen
@@ -203,7 +203,7 @@ class _Rewrite:
                 return choice
             choices.append(choice)
         if len(choices) > 1 and any(c.prelude for c in choices):
-            return "the sides share calls in more than one assignment"
+            return "the branches share calls in more than one assignment"
         return choices
 
     def _once(self, shape):
@@ -264,9 +264,9 @@ class _Rewrite:
         body, orelse = unpacked(body), unpacked(orelse)
         targets = [_target(s, self.context) for s in body]
         if not all(targets):
-            return "the sides do more than give values"
+            return "the branches do more than assign values"
         if len(set(targets)) < len(targets) or self._chained(body, targets):
-            return "the assignments of a side depend on each other"
+            return "the assignments of a branch depend on each other"
         return self._assigning(body, orelse, targets)
 
     def _without_numbers(self, body):
@@ -310,7 +310,7 @@ class _Rewrite:
         block, index = self.context.block(self.node)
         after = block[index + 1 :]
         if orelse or not _is_return(after[:1]):
-            return "the sides do more than give values"
+            return "the branches do more than assign values"
         if self.context.kind(after[0].value).what == "none":
             return "one side returns nothing"
         return Shape(((None, body[0].value, after[0].value),), after[0])
@@ -326,9 +326,9 @@ class _Rewrite:
     def _assigning(self, body, orelse, targets):
         others = {_target(s, self.context): s.value for s in orelse if isinstance(s, ast.Assign)}
         if orelse and (list(others) != targets or len(orelse) != len(targets)):
-            return "the sides do not give values to the same names"
+            return "the branches do not assign the same names"
         if orelse and self._chained(orelse, targets):
-            return "the assignments of a side depend on each other"
+            return "the assignments of a branch depend on each other"
         pairs = []
         for statement, target in zip(body, targets, strict=True):
             other = others.get(target) or self.old(statement, target)
@@ -343,7 +343,7 @@ class _Rewrite:
             if isinstance(n, ast.Name)
         }
         if reads & set(targets[:-1]) and len(pairs) > 1:
-            return "the assignments of a side depend on each other"
+            return "the assignments of a branch depend on each other"
         return Shape(tuple(pairs), self.node)
 
     def old(self, statement, target):

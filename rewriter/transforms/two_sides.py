@@ -215,13 +215,15 @@ class Chooser:
 
     def differ(self, first, second):
         """Why the sides surely differ in shape."""
-        other = self._other_ranks(first, second) and "the sides differ in their number of axes"
+        other = (
+            self._other_ranks(first, second) and "the branches give different numbers of dimensions"
+        )
         return other or self._part(first, second)
 
     def _part(self, first, second):
         for one, other in ((first, second), (second, first)):
             if isinstance(one, ast.Subscript) and ast.dump(one.value) == ast.dump(other):
-                return "one side is a part of the other: they differ in shape"
+                return "one branch is a part of the other: they differ in shape"
         return ""
 
     def _other_ranks(self, *nodes):
@@ -257,7 +259,7 @@ class Chooser:
     def blocked(self, node):
         for part in ast.walk(node):
             if isinstance(part, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)):
-                return "a side holds an await, a yield or a walrus"
+                return "a branch holds an await, a yield or a walrus"
             if isinstance(part, ast.Call) and self._writes(part):
                 text = " ".join(self.context.segment(part).split())
                 return f"`{text}` writes into a tensor, which torch.cond refuses in eager"

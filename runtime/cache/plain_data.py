@@ -194,7 +194,7 @@ class Decoder:
         made = torch.empty_strided(*layout, dtype=self.decode(dtype))
         data = base64.b85decode(text)
         if len(data) != made.numel() * made.element_size():
-            raise Damaged("a constant is cut off")
+            raise Damaged("a constant is incomplete")
         ctypes.memmove(made.data_ptr(), data, len(data))
         return made.to(device)
 

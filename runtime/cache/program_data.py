@@ -43,7 +43,7 @@ def _launch(launch: Any) -> list[Any]:
     if on_gpu is not None:
         return on_gpu
     if place is None:
-        raise Unstorable("a kernel that is not in the cache")
+        raise Unstorable("a kernel is missing in the cache")
     return [place.file, place.name, place.big]
 
 
@@ -76,7 +76,7 @@ def _with_lines(step: Any, origins: Sequence[str]) -> Step:
         lines = tuple(origins[place] for place in step.origins)  # type: ignore[call-overload]
         return dataclasses.replace(step, origins=lines)
     if not isinstance(step, Step):
-        raise Damaged("something that is no step")
+        raise Damaged("an unknown step")
     return step
 
 

@@ -231,7 +231,7 @@ class _Variant:
             self.lanes.remove((stale or self.lanes)[0])
         self.captures += 1
         if self.captures > _CAPTURES:
-            raise NotCapturable("its inputs are elsewhere at every call")
+            raise NotCapturable("its inputs have other addresses at every call")
         copies = None if len(self.lanes) == _LANES - 1 else self.returned
         handed = [] if self.beside is None else self.beside.unfilled(self.device)
         moving = (k for k, arg in enumerate(args) if self._moves(k, arg))

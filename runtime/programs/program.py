@@ -151,7 +151,7 @@ def expect(
         raise UnexpectedResult(f"an operator gave None, a tensor of shape {shape} was expected")
     if tensor.shape != shape:
         raise UnexpectedResult(
-            f"an operator gave a tensor of shape {tuple(tensor.shape)}, {shape} was expected"
+            f"an operator returned a tensor of shape {tuple(tensor.shape)}, {shape} was expected"
         )
     if tensor.dtype is not dtype and not may_convert:
         raise UnexpectedResult(f"an operator gave {tensor.dtype}, {dtype} was expected")

@@ -159,7 +159,7 @@ def test_a_loop_that_is_another_at_each_call_runs_in_parts(backend, drawn, recwa
     assert_same(trace_of(make, compiled, CALLS), want)
     assert len(recordings(made[-1])) == (2 if drawn else FEW_SIZES + 3)
     told = [str(w.message) for w in recwarn if "is not one graph" in str(w.message)]
-    expected = "what is drawn decides" if drawn else "a size decides"
+    expected = "a random number decides" if drawn else "a size that changes decides"
     assert expected in told[0] and f"{__file__.rpartition('/')[2]}:" in told[0]
 
 

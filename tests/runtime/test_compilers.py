@@ -84,7 +84,7 @@ def test_one_beside_the_program_says_nothing(compiler, monkeypatch):
     [
         ("kill -SEGV $$", "it was ended by SIGSEGV"),
         ("kill -KILL $$", "it was ended by SIGKILL"),
-        ("exit 3", "it says nothing, and gives 3"),
+        ("exit 3", "it prints nothing and exits with 3"),
         ("echo k.cpp:1: error: bad >&2; exit 1", "k.cpp:1: error: bad"),
         ("printf '\\377 error' >&2; exit 1", "error"),
         ("exit 0", "k could not be built: FileNotFoundError"),

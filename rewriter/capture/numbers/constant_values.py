@@ -61,7 +61,7 @@ def bind(recorder: Any, result: torch.Tensor) -> torch.Tensor:
     is kept, which is returned. Call while the recorder is paused."""
     kept = result.clone()
     if kept.stride() != result.stride():
-        recorder.stop_here(catalogue.UNSUPPORTED, "a tensor on a part of an array")
+        recorder.stop_here(catalogue.UNSUPPORTED, "a tensor on part of an array's memory")
     recorder.known.register(kept, Obj(kept, "constant"))
     origin, segment = recorder.origin_text(), recorder.segment
     node = segment.call("call_method", "clone", (recorder.node(kept),), {}, origin)

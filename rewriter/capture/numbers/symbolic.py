@@ -164,7 +164,7 @@ class RecordedSymbols:
         anything: what differs came of a size that slipped into a constant through code that asks
         nobody. Raises Inconsistent."""
         if not self._decided and differ(old, new):
-            raise Inconsistent("something follows from a size in a way that was not seen")
+            raise Inconsistent("a value depends on a size in a way that was not traced")
 
     # -- compiling
 
@@ -178,7 +178,7 @@ class RecordedSymbols:
         """Everything has been asked of the sizes: make `holds` of it, and give the forms what later
         calls compute. Raises Inconsistent."""
         if any(self.env.deferred_runtime_asserts.values()):
-            raise Inconsistent("a size that only the data decides")
+            raise Inconsistent("a size that depends on data")
         conditions = [f"2 <= {symbol} < {LARGEST}" for symbol in self._first()]
         conditions += [
             f"{_read(*at)} == {symbol}"
@@ -269,11 +269,11 @@ def _fit(tensor: Any, key: Any = None) -> None:
     if isinstance(tensor, torch.Tensor):
         for dim, size in masked_sizes(tensor, key):
             if not _equal(tensor.shape[dim], size):
-                raise Inconsistent("a mask of another size than what it chooses from")
+                raise Inconsistent("a mask whose size is not that of what it selects from")
 
 
 def _undecided(inputs: list[Any]) -> bool:
-    raise AssertionError("the symbols are not closed")
+    raise AssertionError("a symbolic size is not defined by the graph's inputs")
 
 
 def _same_layout(fake: Any, requires_grad: bool) -> Any:

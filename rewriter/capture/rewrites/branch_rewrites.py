@@ -56,7 +56,7 @@ class Rewritings:
             return "torch's own code decides"
         frame = function_frame(frame, self._is_rewritten)
         if frame is None or f"{os.sep}torch{os.sep}" in frame.f_code.co_filename:
-            return "no function of the user's decides"
+            return "the branch is not in the user's code"
         found = self._file_of(places.locals_of(frame)["__df"].fn)
         if isinstance(found, str):
             return found
@@ -64,7 +64,7 @@ class Rewritings:
         found.looks[line] = found.looks.get(line, 0) + 1
         if found.looks[line] > MAX_TRIES_AT_SITE:
             found.edits[line] = None
-            return "too many turns of a loop"
+            return "the loop has too many iterations"
         values = FakeValues(_locals(frame), found.function.__globals__, static)
         try:
             edit = _judging().judged(found, line, values)
@@ -81,11 +81,11 @@ class Rewritings:
     def _keep(self, found: FunctionEdits, line: int, edit: tuple[Edit, str]) -> str:
         if found.edits.setdefault(line, edit) != edit:
             found.edits[line] = None
-            return "it would be written otherwise at another time"
+            return "the rewrite would be another one for another call"
         others = [e[0] for at, e in found.edits.items() if e and at != line]
         if any(edit[0].start < other.end and other.start < edit[0].end for other in others):
             found.edits[line] = None
-            return "another change stands in the way"
+            return "it overlaps another rewrite"
         return ""
 
     def _file_of(self, function: types.FunctionType) -> "FunctionEdits | str":

@@ -53,13 +53,13 @@ class Choices:
         """Why the choices may be told from what eager keeps, or ""; `leaving`: what the call gives
         and changes."""
         if self._unknown:
-            return "which tensor a choice keeps is not known"
+            return "it is not known which tensor the branch keeps"
         if not self.kept:
             return ""
         if self._written:
-            return "what a choice keeps, or makes, is written later"
+            return "the chosen tensor is written later"
         if identity_asked:
-            return "the code asks which tensor is which"
+            return "the code compares the identity of tensors"
         mine = self._storages()
         left = sum(storage_of(tensor) in mine for tensor in _tensors(list(leaving), set()))
         if left > 1 or (left and self.inputs):

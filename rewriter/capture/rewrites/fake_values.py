@@ -189,7 +189,7 @@ class FakeValues:
         """A live value as expressions may use it here."""
         if type(value) in scalars.TRACED:
             if scalars.size_form(value) is None and value.recording is not None:
-                raise Host("a number that another call may have otherwise")
+                raise Host("a number that may differ in another call")
             return scalars.plain(value)
         if isinstance(value, torch.Tensor):
             return self._fake(value)
@@ -259,7 +259,7 @@ class FakeValues:
     def _Subscript(self, node: ast.Subscript) -> Seen:
         base, key = self.see(node.value), self.see(node.slice)
         if not isinstance(base.value, torch.Tensor | list | tuple | dict | torch.nn.ModuleList):
-            raise UnknownValue("an item of an object")
+            raise UnknownValue("an item of an object that is no tensor or container")
         return self._apply(operator.getitem, base, key)
 
     def _Attribute(self, node: ast.Attribute) -> Seen:

@@ -67,7 +67,7 @@ def _of(node: Any, segment: Segment, run: _Run, later: bool, identity_asked: boo
     if mine & leaving and kept & (inputs | leaving):
         return "the chosen tensor leaves the call, and so does the one that eager would keep"
     if identity_asked:
-        return "the code asks which tensor is which"
+        return "the code compares the identity of tensors"
     if later and mine & leaving and kept & inputs:
         return "a later graph may write what is kept"
     return ""

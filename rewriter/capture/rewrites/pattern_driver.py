@@ -64,7 +64,7 @@ def _names_of(file: str, text: str) -> ImportedNames:
 def judged(found: FunctionEdits, line: int, values: FakeValues) -> "tuple[Edit, str] | str":
     """The edit, and its rule's code, that leaves nothing to decide on `line` of the user's file, or
     moves what is asked there; or why there is none."""
-    file, code, why = found.file, "", "nothing that a pattern knows decides here"
+    file, code, why = found.file, "", "no rewrite pattern matches this branch"
     for _ in range(_ROUNDS):
         look = _Look(file, found, line, values)
         made = look.first_made() if look.places else None

@@ -183,7 +183,7 @@ class RecordedOracle(FileView):
             return []
         given = sheltered_sides.tensors(node, lambda n: self.kind(n).is_tensor)
         if not sheltered_sides.are_exact(node, given, self.values):
-            raise UnknownValue("its backward is not exact at ones")
+            raise UnknownValue("its gradient may differ at the values that replace masked ones")
         return given
 
     def _sides(self, first: ast.expr, second: ast.expr) -> tuple[Side, Side] | None:
@@ -216,10 +216,10 @@ class RecordedOracle(FileView):
         self.values.sides += nodes
         first, second = (side.kind for side in sides)
         if first.dtype != second.dtype or first.shape != second.shape:
-            return "the sides differ in dtype or shape"
+            return "the branches give different dtypes or shapes"
         exact = self.inference.tokens.category(first.dtype) in ("int", "bool")
         if not exact and sides[0].leaves != sides[1].leaves:
-            return "a tensor of the side not taken would get a zero gradient where it had none"
+            return "a tensor of the branch not taken would get a zero gradient in place of None"
         return next((side.doubt for side in sides if side.doubt), "")
 
     def total(self, *nodes: ast.expr) -> bool:

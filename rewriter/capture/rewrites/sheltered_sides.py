@@ -66,7 +66,7 @@ def _ones(values: FakeValues, like: torch.Tensor) -> torch.Tensor:
         raise UnknownValue("a mask, or a large tensor")
     kept = values.select(like, 1)
     if kept.stride() != like.stride() or kept.dtype != like.dtype or kept.shape != like.shape:
-        raise UnknownValue("a choice would lay the tensor out anew")
+        raise UnknownValue("torch.where would change the tensor's strides")
     made = torch.ones(like.shape, dtype=like.dtype, device=like.device)
     return made.requires_grad_(like.requires_grad)
 

@@ -74,7 +74,7 @@ def call_cached(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any
     if any(rec.known.path_of(tensor) is None for tensor in tensors_in((args, kwargs))):
         return rec.call(function.__wrapped__, args, kwargs)
     if rec.rewriter.made_in_call(rec, function.__wrapped__):
-        rec.stop(catalogue.UNSUPPORTED, "a cache made in the call is asked")
+        rec.stop(catalogue.UNSUPPORTED, "a cache that the call makes is read")
         return rec.once(function, plain_in(args), plain_in(kwargs))
     if any(isinstance(v, str) for v in args) and "once" in getattr(function, "__name__", ""):
         return show(rec, function, args, kwargs)

@@ -84,7 +84,7 @@ def functional_call(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) ->
     """The module is called as any other while it holds other tensors: to read one of them is no
     read of the outside."""
     if not args or not isinstance(args[0], torch.nn.Module):
-        rec.stop(catalogue.UNSUPPORTED, "functional_call() whose module is no first argument")
+        rec.stop(catalogue.UNSUPPORTED, "functional_call() whose first argument is not the module")
         return rec.once(function, args, kwargs)
     module, *rest = args
     items.guard_arguments(rec, tuple(rest), kwargs)

@@ -33,7 +33,7 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
                 _warn()
         kwargs = {**kwargs, "use_reentrant": False}
     if kwargs.get("use_reentrant") is not False or "context_fn" in kwargs or "debug" in kwargs:
-        rec.stop(catalogue.UNSUPPORTED, "checkpoint() of this kind: context_fn, debug, reentrant")
+        rec.stop(catalogue.UNSUPPORTED, "checkpoint() with context_fn, debug or use_reentrant=True")
         return rec.once(function, args, kwargs)
     if rec.marks:
         rec.stop(catalogue.UNSUPPORTED, "a checkpoint() inside another")
@@ -58,7 +58,9 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
     finally:
         recording = False
     if _changes(rec) != done and any(map(_learns, tensors_in(result))):
-        rec.stop(catalogue.UNSUPPORTED, "a checkpoint() that changes what its second run finds")
+        rec.stop(
+            catalogue.UNSUPPORTED, "a checkpoint() whose function changes what its second run reads"
+        )
     return _checked(rec, inputs, result) if reentrant else result
 
 
@@ -99,7 +101,7 @@ def _checked(rec: Recorder, inputs: list[Any], result: Any) -> Any:
         own = all(each.grad_fn is not None or not each.is_floating_point() for each in results)
         given = any(each is other for each in results for other in tensors_in(inputs))
     if given or not own:
-        rec.stop(catalogue.UNSUPPORTED, "a reentrant checkpoint() that hands an input through")
+        rec.stop(catalogue.UNSUPPORTED, "a reentrant checkpoint() that returns an input")
         if not any(each.requires_grad for each in results):
             return _without_history(inputs, result)
     return result

@@ -28,7 +28,7 @@ Kwargs = dict[str, Any]
 
 _BACKWARD = inspect.signature(torch.autograd.backward)
 _METHOD = inspect.signature(torch.Tensor.backward)
-_BROKEN = "a graph break stands within the gradient history"
+_BROKEN = "a graph break within the gradient history"
 ATTRIBUTES = ("grad", "grad_fn", "is_leaf", "retains_grad")
 _GRAD = inspect.signature(torch.autograd.grad)
 
@@ -181,7 +181,7 @@ def _refused(rec: Recorder, asked: _Asked, leaves: list[torch.Tensor]) -> str:
     if not tensors_in([*asked.tensors, *leaves]) or not leaves:
         return "nothing to differentiate"
     if any(not leaf.is_leaf for leaf in leaves):
-        return "it is asked for gradients of tensors that are no leaves"
+        return "it takes gradients of tensors that are not leaves"
     for leaf in leaves:
         if rec.tracker.get(leaf) is None and rec.known.path_of(leaf) is None:
             return "it reaches a tensor that the call was not given"

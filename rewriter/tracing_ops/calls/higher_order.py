@@ -76,7 +76,10 @@ def _repeated(rec: Recorder, test: Any, body: Any, carried: Any) -> Any:
         if sides[1].learns or sides[1].gives != [
             Meta.of(each.detach().contiguous()) for each in carried
         ]:
-            rec.stop_here(catalogue.UNSUPPORTED, "a while_loop() whose tensors change their kind")
+            rec.stop_here(
+                catalogue.UNSUPPORTED,
+                "a while_loop() whose tensors change in dtype, shape or device",
+            )
         result = tuple(each.clone() for each in carried)
         while test(*result):
             result = tuple(body(*result))
@@ -87,7 +90,9 @@ def _repeated(rec: Recorder, test: Any, body: Any, carried: Any) -> Any:
 def _check(rec: Recorder, operands: Any) -> None:
     flat = type(operands) in (tuple, list)
     if not flat or not all(isinstance(each, torch.Tensor) for each in operands):
-        rec.stop_here(catalogue.UNSUPPORTED, "operands of cond() or while_loop() beside tensors")
+        rec.stop_here(
+            catalogue.UNSUPPORTED, "operands of cond() or while_loop() that are not tensors"
+        )
 
 
 def _bind(
@@ -119,13 +124,16 @@ class _Side:
             with rec.paused():
                 generators.put_back()
         if not rec.active or self.gives is None:
-            rec.stop_here(catalogue.UNSUPPORTED, "cond() or while_loop() of what gives no tensors")
+            rec.stop_here(
+                catalogue.UNSUPPORTED,
+                "cond() or while_loop() of a function that returns no tensors",
+            )
         if effects != len(rec.effects):
             rec.stop(catalogue.UNSUPPORTED, "a branch that has effects")
             raise RuntimeError("cond() and while_loop() take functions without side effects")
         asked = [recipe for _, recipe, _ in rec.outcomes[outcomes:] if not recipe.sizes]
         if asked or cut != len(rec.segments):
-            rec.stop_here(catalogue.UNSUPPORTED, "a branch that reads values")
+            rec.stop_here(catalogue.UNSUPPORTED, "a branch that reads values of tensors")
 
     def _run(self, rec: Recorder, copies: list[torch.Tensor]) -> None:
         with contextlib.suppress(Exception), self.body.watched() as watched:

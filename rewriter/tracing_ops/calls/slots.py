@@ -59,7 +59,7 @@ def _initialise(
 ) -> None:
     """An exception takes its arguments."""
     if rec.known.path_of(args[0]) is not None:
-        rec.stop(catalogue.UNSUPPORTED, "an exception from outside is made anew")
+        rec.stop(catalogue.UNSUPPORTED, "an exception object from outside is constructed again")
     getattr(function.__objclass__, "__init__")(*args, **kwargs)  # noqa: B009
 
 

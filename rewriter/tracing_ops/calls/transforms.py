@@ -204,14 +204,17 @@ class TransformedFunction:
         found = [self._rec.tracker.tensor(value) for value, _ in self._made[0][0].taken()]
         tensors = [tensor for tensor in found if tensor is not None]
         if len(tensors) < len(found):
-            self._rec.stop_here(catalogue.UNSUPPORTED, "a function that takes a number from around")
+            self._rec.stop_here(
+                catalogue.UNSUPPORTED,
+                "a transformed function that reads a traced number from outside",
+            )
         return tensors
 
     def close(self) -> list[Any]:
         """The nodes of what the body takes from around it. Raises Stopped."""
         rec = self._rec
         if not rec.active or not self._made:
-            rec.stop_here(catalogue.UNSUPPORTED, "a function is transformed and not called")
+            rec.stop_here(catalogue.UNSUPPORTED, "a transformed function is not called")
         codes = {graph.python_code("self").src for _, graph, _ in self._made}
         taken = [builder.taken() for builder, _, _ in self._made]
         if len(codes) > 1 or any(one != taken[0] for one in taken):

@@ -33,8 +33,8 @@ from .side_shapes import SideShapes
 from .trace_time_checks import TraceTimeChecks, grouped, is_a_tensor, negated
 
 _LONGEST = 88
-_ZEROS = "tensors that the side not taken feeds alone get zero gradients where they had none"
-_RAISES = "a side that would raise where it is not taken does not compile"
+_ZEROS = "tensors used in the branch not taken alone get zero gradients in place of None"
+_RAISES = "both branches are traced: one that raises does not compile"
 _HANDLED = "what an operator raises goes past the handlers around"
 _REPEATED = (  # what is evaluated once more without being felt
     *(ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.Slice, ast.Tuple, ast.BinOp),
@@ -280,7 +280,9 @@ class Compiled:
                     for name in names:
                         self.asked.add(f"{name}.is_floating_point()")
         blocked = [s.problem or s.doubt for s in sides if s.problem or s.doubt]
-        blocked += ["a side calls what may do more than compute" for s in sides if s.calls]
+        blocked += [
+            "a branch calls a function that may have side effects" for s in sides if s.calls
+        ]
         blocked += ["a random number is drawn" for v in values if draws(v)]
         why = next(iter(blocked), "") or self._agree(sides, values, targets)
         if why:
@@ -337,7 +339,7 @@ class Compiled:
         why = next((b for b in map(chooser.blocked, values) if b), "")
         why = why or next((b for b in map(self._sized_by_data, values) if b), "")
         if not why and not all(map(chooser.computes, values)):
-            why = "" if self.loose else "a side may do more than compute"
+            why = "" if self.loose else "a branch may have side effects"
             self.doubts.setdefault(_CALLS)
             why = why or ("a random number is drawn" if any(map(draws, values)) else "")
         why = (
@@ -404,17 +406,17 @@ class Compiled:
     def _alike(self, one, other, *values):
         categories = {self.tokens.category(s.kind.dtype) for s in (one, other)}
         if len(categories & {"bool", "int", "float"}) > 1:
-            return "the sides differ in dtype"
+            return "the branches give different dtypes"
         if any(a.rank is not None and a.rank < b.least_rank() for a, b in _both_ways(one, other)):
-            return "the sides differ in their number of axes"
+            return "the branches give different numbers of dimensions"
         if one.kind.shape != other.kind.shape and not self._one_shape(*values):
-            return "the sides may differ in shape, or not fit their tensors"
+            return "the branches may give different shapes"
         if one.kind.dtype == other.kind.dtype or (self.loose and _CALLS in self.doubts):
             return ""  # asking would call what is called
         if any(_picks(v) or draws(v) for v in values):
             if not self.loose:
-                return "the sides may differ in dtype"
-            self.doubts.setdefault("sides that differ in dtype do not compile")
+                return "the branches may give different dtypes"
+            self.doubts.setdefault("branches of different dtypes do not compile")
             return ""
         texts = [grouped(v, self.text(v)) for v in values]
         self.asked.add(f"{texts[0]}.dtype == {texts[1]}.dtype")
@@ -424,7 +426,7 @@ class Compiled:
         if self.shapes.agree(*values):
             return True
         if self.loose:
-            self.doubts.setdefault("sides that differ in shape do not compile")
+            self.doubts.setdefault("branches of different shapes do not compile")
         return self.loose
 
     def _gradients(self, sides, values):
@@ -460,7 +462,7 @@ class CompiledExpression(Compiled):
             and isinstance(statement.targets[0], ast.Name)
         )
         if not plain or self.hidden():
-            return "it is not all of an assignment or a return"
+            return "it is only a part of an assignment or a return"
         test = self.test(self.node.test)
         if isinstance(test, str):
             return test
