@@ -37,14 +37,17 @@ _WHY = (
 
 class ScopedCapture(Rule):
     """
-    Where what is read from tensors depends on activations (how many tokens go to an expert, how
-    many frames are predicted), no other form keeps it in the graph. Dynamo can capture it as a
-    symbol, by two options that hold for the whole process. The helper sets them while one forward
-    is compiled, and puts them back: other code is compiled as before, eager code runs as before,
-    and inside another compiled module the forward is inlined as it was. With `--trace` alone, on
-    the outermost modules of the run, where after all other fixes something that was read there
-    still stands. Unsafe, for the options change what is compiled below the forward; the helper, which
-    dynfix has, uses torch's internals.
+    Where a value that is read from a tensor depends on activations (how many tokens go to an
+    expert, how many frames are predicted), no other form keeps it in the graph. Dynamo can capture
+    it as a symbol, by two options that hold for the whole process.
+
+    The helper sets them while one forward is compiled, and puts them back. Other code is compiled
+    as before, eager code runs as before, and inside another compiled module the forward is inlined
+    as it was. Offered with `--trace` alone, on the outermost modules of the run, where a read is
+    left after all other fixes.
+
+    Unsafe: the options change how code below the forward is compiled. The helper, which dynfix has,
+    uses torch's internals.
     """
 
     code = "DYN506"

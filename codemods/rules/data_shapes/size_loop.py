@@ -46,14 +46,15 @@ class AxisLoop:
 
 class SizeLoop(Rule):
     """
-    A loop as long as an axis (`for i in range(x.size(0))`) is unrolled: a graph for each size, of
+    A loop as long as an axis (`for i in range(x.size(0))`) is unrolled: a graph for each size, with
     as many copies of its body, and eager after eight of them. `mark_dynamic` does not help: it
-    raises, since the loop makes a constant of the size. An operator on the whole tensor, or
-    `torch.func.vmap`, is one graph for every size. Rows that go through elementwise operators alone
-    and are stacked again are those operators on the whole tensor: unsafe, for `torch.stack` raises
-    where there are no rows, and gives rows that lie one after another in memory. `clone` stands for
-    the copy that it makes, where autograd keeps the operator's result (`relu`, `exp`) and a later
-    write in place would spoil it. Other loops are noted.
+    raises, since the loop makes the size a constant. An operator on the whole tensor, or
+    `torch.func.vmap`, is one graph for every size.
+
+    Rows that go through elementwise operators alone and are stacked again become those operators on
+    the whole tensor. This is unsafe: `torch.stack` raises where there are no rows, and its result is
+    contiguous. Where autograd saves an operator's result (`relu`, `exp`), `clone` keeps a later write
+    in place from spoiling it. Other loops are noted.
     """
 
     code = "DYN508"

@@ -20,11 +20,13 @@ class MaskedWrite(Rule):
     """
     `y[mask] = x[mask]` gathers as many elements as the mask has, then scatters them: a shape that
     depends on data. `y[...] = torch.where(mask, x, y)` writes the same values into the same tensor,
-    where the mask has as many axes as `y`. It is safe where `x`, `y` and the mask surely have one
-    shape and the right side is `x[mask]` alone; an expression is computed for every element instead
-    of the chosen ones, which is unsafe: it may raise, or turn a gradient into NaN. A mask that may
-    have fewer axes than `y` is given the ones that it lacks. A tensor with a row for each chosen
-    place (`y[mask] += rows`) is put in its places first, by `masked_scatter`: unsafe as well.
+    where the mask has as many axes as `y`.
+
+    It is safe where `x`, `y` and the mask surely have one shape and the right side is `x[mask]`
+    alone. An expression is computed for every element instead of the chosen ones, which is unsafe:
+    it may raise, or turn a gradient into NaN. A mask that may have fewer axes than `y` is given the
+    missing ones. A tensor with a row for each chosen place (`y[mask] += rows`) is put in its places
+    first, by `masked_scatter`, which is unsafe as well.
     """
 
     code = "DYN504"

@@ -17,15 +17,18 @@ if TYPE_CHECKING:
 
 class ReadAhead(Rule):
     """
-    What is read on the host depends at times on the inputs of the outermost module alone: image
-    grids, lengths, masks that become indices. Read before the graph begins, it breaks nothing. With
-    `--trace`, such reads (and shapes made of data) move into a companion of the module's `forward`,
-    which runs before it, outside the graph; the values are handed down as a parameter, through the
-    functions between. Computed ahead is only what changes nothing that others see, draws no random
-    numbers and uses no parameter; where the companion raises, or the module runs inside another
-    graph, all is read where it stood. The values are constants of the graph, as sizes are: others
-    make Dynamo compile again. In eager all is read where it stood. Unsafe where the read is reached
-    through other functions, for which they are, and with which objects, is what one run showed.
+    Some values that are read on the host depend on the inputs of the outermost module alone: image
+    grids, lengths, masks that become indices. Read before the graph begins, they break nothing.
+
+    With `--trace`, such reads (and shapes that depend on data) move into a companion function of
+    the module's `forward`. It runs before the forward, outside the graph, and passes the values as a
+    parameter through the functions between. It computes only what has no side effects, draws no
+    random numbers and uses no parameter. Where it raises, or where the module runs inside another
+    graph, the values are read where they were. They are constants of the graph, as sizes are: new
+    values make Dynamo recompile. In eager nothing moves.
+
+    Unsafe where the read is reached through other functions: one run showed which they are, and
+    with which objects.
     """
 
     code = "DYN110"
