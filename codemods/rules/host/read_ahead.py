@@ -21,8 +21,8 @@ class ReadAhead(Rule):
     grids, lengths, masks that become indices. Read before the graph begins, they break nothing.
 
     With `--trace`, such reads (and shapes that depend on data) move into a companion function of
-    the module's `forward`. It runs before the forward, outside the graph, and passes the values as a
-    parameter through the functions between. It computes only what has no side effects, draws no
+    the module's `forward`. It runs before the forward, outside the graph, and passes the values
+    as a parameter through the functions between. It computes only what has no side effects, draws no
     random numbers and uses no parameter. Where it raises, or where the module runs inside another
     graph, the values are read where they were. They are constants of the graph, as sizes are: new
     values make Dynamo recompile. In eager nothing moves.
