@@ -22,10 +22,10 @@ class ReadAhead(Rule):
 
     With `--trace`, such reads (and shapes that depend on data) move into a companion function of
     the module's `forward`. It runs before the forward, outside the graph, and passes the values
-    as a parameter through the functions between. It computes only what has no side effects, draws no
-    random numbers and uses no parameter. Where it raises, or where the module runs inside another
-    graph, the values are read where they were. They are constants of the graph, as sizes are: new
-    values make Dynamo recompile. In eager nothing moves.
+    as a parameter through the functions between. It computes only what has no side effects, draws
+    no random numbers and uses no parameter. Where it raises, or where the module runs inside
+    another graph, the values are read where they were. They are constants of the graph, as sizes
+    are: new values make Dynamo recompile. In eager nothing moves.
 
     Unsafe where the read is reached through other functions: one run showed which they are, and
     with which objects.
