@@ -72,7 +72,7 @@ from .known_calls import (
     SUBSTITUTES,
     is_pure_module,
 )
-from .stand_ins import STAND_INS
+from .stand_ins import STAND_INS, stand_in
 
 _OWN = __name__.partition(".")[0]
 
@@ -111,7 +111,7 @@ def _python(rec: Recorder, function: types.FunctionType, args: Args, kwargs: Kwa
         return rec.once(function, args, kwargs)
     if owner := making.initialised_class(function, args):
         return making.initialise(rec, owner, function, args, kwargs)
-    function = STAND_INS.get(function) or dataclass_methods.written_out(function, args) or function
+    function = stand_in(function) or dataclass_methods.written_out(function, args) or function
     try:
         if rec.rewriter.is_rewritten(function.__code__):
             _place(rec, function)
@@ -174,9 +174,16 @@ def _callable_object(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -
     return call(rec, python_method(rec, function, "__call__"), (function, *args), kwargs)
 
 
+def _is_compiled(function: Any) -> str:
+    return keeps_eager(function, stand_in)
+
+
 def _compiled(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """A function that is itself compiled becomes part of this recording."""
-    kept = keeps_eager(function)
+    """A function that is itself compiled becomes part of this recording. FlexAttention does on the
+    host alone: torch's compiler has a kernel for a GPU that holds no matrix of scores."""
+    kept = _is_compiled(function)
+    if not keeps_eager(function) and any(each.is_cuda for each in tensors_in((args, kwargs))):
+        return _python(rec, function, args, kwargs)
     original, path = getattr(function, kept), rec.known.path_of(function)
     if path is not None:
         rec.known.loaded(original, attribute_ops.Attr(path, kept))
@@ -430,7 +437,7 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (transforms.takes, transforms.call),
     (higher_order.takes, higher_order.call),
     (callbacks.calls_functionally, callbacks.functional_call),
-    (keeps_eager, _compiled),
+    (_is_compiled, _compiled),
     (lambda f: isinstance(f, torch.nn.Module), modules.call_module),
     (checkpoints.takes, checkpoints.call),
     (_has_substitute, _substitute),

@@ -1,14 +1,17 @@
 """Functions written out, so that they can be rewritten: those of the standard library whose source
 Python freezes away (the mixin methods of collections.abc, os.environ,
 https://docs.python.org/3/library/collections.abc.html) or has in C (heaps,
-https://docs.python.org/3/library/heapq.html), and torch's map and scan, which else call its own
-compiler."""
+https://docs.python.org/3/library/heapq.html), and torch's map, scan and FlexAttention, which else
+call its own compiler."""
 
 import collections.abc as abc
+import functools
 import heapq
+import importlib
 import os
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -183,6 +186,26 @@ def _stacked(made: Any) -> Any:
     return pytree.tree_unflatten(stacked, spec)
 
 
+def _flex_attention(given: types.FunctionType) -> types.FunctionType:
+    """FlexAttention with its checks, and the formula that its operator stands for on the CPU: the
+    graph holds that with the functions of the user inside."""
+    formula: Any = importlib.import_module("torch._higher_order_ops.flex_attention")
+    names = {
+        **given.__globals__,
+        "__name__": __name__,  # no function of torch's that calls its compiler
+        "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG": True,
+        "flex_attention_hop": formula.math_attention,
+    }
+    made = types.FunctionType(given.__code__, names, given.__name__, given.__defaults__)
+    made.__kwdefaults__, made.__qualname__ = given.__kwdefaults__, given.__qualname__
+    return made
+
+
+def _mark_static(given: types.FunctionType) -> Any:
+    """Sizes are constants in a graph until a call shows another one."""
+    return lambda *_, **__: None
+
+
 def until(ask: Any, sentinel: Any) -> Any:
     """`iter(ask, sentinel)`."""
     while True:
@@ -275,3 +298,22 @@ STAND_INS: dict[Any, Any] = {
     abc.Sequence.__reversed__: _reversed,
     abc.Sequence.count: _count,
 }
+
+# Of modules that take long to load, by name.
+_LOADED_LATE: dict[tuple[str, str], Callable[[types.FunctionType], Any]] = {
+    ("torch.nn.attention.flex_attention", "flex_attention"): _flex_attention,
+    ("torch._dynamo.decorators", "mark_static"): _mark_static,
+}
+
+
+def stand_in(function: types.FunctionType) -> Any:
+    """What runs instead of a function; None if that runs itself."""
+    module = function.__globals__.get("__name__")
+    if (module, function.__name__) in _LOADED_LATE:
+        return _made_late(function)
+    return STAND_INS.get(function)
+
+
+@functools.lru_cache(maxsize=16)
+def _made_late(function: types.FunctionType) -> Any:
+    return _LOADED_LATE[function.__globals__["__name__"], function.__name__](function)
