@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...runtime.guards.guard import Path, Tensor, TensorMeta
+from ...runtime.guards.guard import AsTensor, Path, Tensor, TensorMeta, TypeIs
 from ...runtime.options import Options
 from ...runtime.programs.recipes import (
     DONE,
@@ -22,7 +22,7 @@ from ...runtime.programs.recipes import (
 )
 from ...runtime.programs.steps import CALL_INPUT, HOST
 from .. import catalogue
-from . import current, gradient_buckets, made_histories, opsets
+from . import current, gradient_buckets, made_histories, opsets, tensor_classes
 from .dynamic_inputs import DynamicInputs
 from .nested import settle_but_sizes, tensors_in
 from .numbers import (
@@ -84,6 +84,7 @@ class ReadRecorder(StoppableMode):
         self.pinned: dict[TracedTensor, Any] = {}
         self.constants: set[TracedTensor] = set()
         self.open_contexts = 0
+        self.has_classes = False  # tensors of a subclass, which may answer torch's functions
         self.bucket = gradient_buckets.capacity()
         self.bucket_full = self.parted = False
         self.grad_mode = torch.is_grad_enabled()
@@ -250,10 +251,13 @@ class ReadRecorder(StoppableMode):
         kind = type(tensor).__name__
         if path is None:
             self.stop_here(catalogue.SLIPPED, f"a {kind} of unknown origin")
-        elif not is_plain(tensor):
+        elif not tensor_classes.has_own_memory(tensor):
             detail = f"{path.source} is a {kind} ({tensor.layout})"
             self.stop_here(catalogue.UNSUPPORTED, detail)
         assert path is not None
+        if not is_plain(tensor):
+            self.known.guard(path, TypeIs(type(tensor)))
+            path, self.has_classes = AsTensor(path), True
         index = self.input_index(path)
         self._guard_meta(path, index, tensor)
         return self.tracker.add(
@@ -261,6 +265,8 @@ class ReadRecorder(StoppableMode):
         ).value
 
     def _guard_meta(self, path: Path, index: int, tensor: torch.Tensor) -> None:
+        if isinstance(path, AsTensor):
+            tensor = path.fetch(tensor)
         dims = self.moving.dims(path, tensor, self.options.dynamic)
         if dims:
             self.dynamic_inputs[index], self.static_metas[path] = dims, TensorMeta.of(tensor)

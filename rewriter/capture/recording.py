@@ -22,7 +22,7 @@ from ...runtime.programs.recipes import (
 )
 from ...runtime.programs.steps import CALL_INPUT, GraphStep, Redo
 from .. import catalogue
-from . import made_histories, rehearsal
+from . import made_histories, rehearsal, tensor_classes
 from .effects import dressings
 from .guarded_kinds import BY_IDENTITY, is_constant
 from .numbers import constant_values, moving_arrays, scalars
@@ -31,7 +31,7 @@ from .reads import HISTORY
 from .segments import Segment
 from .stops import Decision
 from .trace import Recorder
-from .values import Meta, TracedTensor, storage_of
+from .values import Meta, TracedTensor, is_plain, storage_of
 
 
 @dataclasses.dataclass(eq=False)
@@ -217,6 +217,13 @@ def finish(
 ) -> Recording | None:
     """The Recording of a call that gave `result`, or None when it cannot be described: then
     `recorder.stopped` says why."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return _finished(recorder, result, nargs, kwnames, state)
+
+
+def _finished(
+    recorder: Recorder, result: Any, nargs: int, kwnames: tuple[str, ...], state: Any
+) -> Recording | None:
     _last_checks(recorder)
     if not recorder.active:
         return None
@@ -474,6 +481,8 @@ def _tensor(recorder: Recorder, tensor: torch.Tensor) -> Recipe:
         return _parameter(recorder, tensor, tracked.value)
     if tracked is not None and tracked.value in recorder.reshaped:
         return recorder.value_recipe(recorder.reshaped[tracked.value])
+    if tracked is not None and not is_plain(tensor):
+        return _of_class(recorder, tensor, tracked.value)
     if tracked is not None:
         special = made_histories.recipe(recorder, tensor, tracked.value) if made else None
         return special or recorder.value_recipe(tracked.value)
@@ -481,6 +490,20 @@ def _tensor(recorder: Recorder, tensor: torch.Tensor) -> Recipe:
     if path is None:
         raise CannotRebuild("a tensor of unknown origin is returned or kept")
     return Input(recorder.input_index(path))
+
+
+def _of_class(recorder: Recorder, tensor: torch.Tensor, value: TracedTensor) -> Recipe:
+    """A tensor of a subclass: the one that the call was given, or what the graph gives, with its
+    class."""
+    path = recorder.known.path_of(tensor)
+    if path is not None and value.home == CALL_INPUT:
+        return Input(recorder.input_index(path))
+    if value not in recorder.remade:
+        cls = type(tensor)
+        recorder.remade[value] = Apply(
+            lambda made: tensor_classes.with_class(made, cls), (recorder.value_recipe(value),)
+        )
+    return recorder.remade[value]  # type: ignore[no-any-return]
 
 
 def _parameter(recorder: Recorder, tensor: torch.Tensor, value: TracedTensor) -> Recipe:

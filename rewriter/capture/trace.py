@@ -4,6 +4,7 @@ The call runs on the user's real tensors and is the eager call. Whatever is not 
 recording; the call goes on.
 """
 
+import contextlib
 import dataclasses
 import functools
 import operator
@@ -27,6 +28,7 @@ from . import (
     opsets,
     patched_functions,
     substituted_nodes,
+    tensor_classes,
 )
 from .attention_masks import ATTENTION, AttentionMasks
 from .dynamic_inputs import DynamicInputs
@@ -45,7 +47,7 @@ from .numbers import (
 from .provenance import Unguardable
 from .reads import HISTORY, SHAPE, ReadRecorder
 from .stops import RecordingStopped
-from .values import Meta, TracedTensor, is_plain, storage_of, takes_history
+from .values import Meta, TracedTensor, storage_of, takes_history
 
 
 class Recorder(ReadRecorder):
@@ -98,11 +100,11 @@ class Recorder(ReadRecorder):
         before = current.install(None)
         try:
             func = patched_functions.original(func)
-            for kind in kinds:
-                if _overrides(kind):  # it would be called for whatever is asked of the tensor
-                    detail = f"a tensor of the class {kind.__name__} is an argument"
-                    self.stop_here(catalogue.UNSUPPORTED, detail)
-            return self._watched(func, opsets.name_of(func), args, kwargs)
+            answering = tensor_classes.overriding(kinds)
+            if answering:
+                return self._answered(answering, func, args, kwargs)
+            with _without_classes() if self.has_classes else _AS_IT_IS:
+                return self._watched(func, opsets.name_of(func), args, kwargs)
         except Exception as error:
             if not self._is_fault(error):
                 raise
@@ -110,6 +112,16 @@ class Recorder(ReadRecorder):
         finally:
             if self.active:
                 current.install(before)
+
+    def _answered(self, classes: list[type], func: Any, args: Any, kwargs: Any) -> Any:
+        """What the classes of its tensors, in Python, give for a function."""
+        self.has_classes = True
+        torch.overrides._push_mode(self)
+        try:
+            with self.resumed():
+                return self.call(self.rewriter.answered, (func, tuple(classes), args, kwargs), {})
+        finally:
+            torch.overrides._pop_mode()
 
     def _watched(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         if opsets.only_asks(name, args, kwargs):
@@ -152,6 +164,18 @@ class Recorder(ReadRecorder):
             given = scalar_forms.operands(self, name, args, kwargs, places)
             return self.operate(func, name, *given)
         return self.operate(func, name, *self.settled(args, kwargs))
+
+    def with_class(self, tensor: torch.Tensor, cls: type) -> Any:
+        """`tensor.as_subclass(cls)`, of which no mode is told: to the graph, an alias."""
+        with self.paused():
+            node, self.has_classes = self.node(tensor), True
+            result = tensor_classes.with_class(tensor, cls)
+            alias = torch.ops.aten.alias.default
+            made = self.segment.call("call_function", alias, (node,), {}, self.origin_text())
+            made.meta.update(self.marks, called="alias")
+            with _without_classes():
+                self._bind(result, made)
+        return result
 
     def _is_given(self, tensor: torch.Tensor) -> bool:
         return self.reshaped.get(value := self.value(tensor), value).home == CALL_INPUT
@@ -452,7 +476,7 @@ class Recorder(ReadRecorder):
             node.target is _WAIT and known.value.home == self.segment.index
         ):
             return
-        if not is_plain(result):
+        if not tensor_classes.has_own_memory(result):
             self.stop(
                 catalogue.UNSUPPORTED,
                 f"an operator gave a {type(result).__name__} ({result.layout})",
@@ -461,10 +485,8 @@ class Recorder(ReadRecorder):
         self.segment.made[node] = self.tracker.made(result, self.segment.index, node)
 
 
-def _overrides(cls: type) -> bool:
-    """Whether tensors of the class answer torch's functions themselves."""
-    answers = getattr(cls, "__torch_function__", torch._C._disabled_torch_function_impl)
-    return cls is not torch.Tensor and answers is not torch._C._disabled_torch_function_impl
+_without_classes: Any = torch._C.DisableTorchFunctionSubclass
+_AS_IT_IS = contextlib.nullcontext()
 
 
 def _operand(args: tuple[Any, ...]) -> Any:

@@ -5,12 +5,15 @@ import contextlib
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from .. import catalogue
+from ..capture import current
 from ..capture.trace import Recorder
-from .lookup import python_method
+from .lookup import is_stable, python_method
 
 _GRAD_MODES = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
+_WITHOUT_CLASSES = (torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction)
 _LABELS = (torch.profiler.record_function, torch.autograd.profiler.record_function)
 
 
@@ -32,6 +35,10 @@ def enter(rec: Recorder, manager: Any) -> Any:
         return _Unseen(rec, manager)
     if type(manager).__name__ == "TransformGetItemToIndex":
         return _Indexing(rec, manager)
+    if isinstance(manager, _WITHOUT_CLASSES):
+        return torch._C.DisableTorchFunctionSubclass()  # else the recorder's mode would be off, too
+    if isinstance(manager, TorchFunctionMode) and not is_stable(type(manager)):
+        return _Rewritten(rec, manager)
     if python_method(rec, manager, "__enter__") and python_method(rec, manager, "__exit__"):
         return _Rewritten(rec, manager)
     rec.stop(catalogue.UNSUPPORTED, f"the context manager {type(manager).__name__}")
@@ -142,3 +149,33 @@ class _Rewritten:
         if not self._rec.active:
             return getattr(type(self._manager), name)(self._manager, *args)
         return self._rec.call(getattr(type(self._manager), name), (self._manager, *args), {})
+
+
+def takes(function: Any) -> bool:
+    """Whether this enters or leaves a mode of the user's that sees each function of torch's."""
+    return function is TorchFunctionMode.__enter__ or function is TorchFunctionMode.__exit__
+
+
+def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    mode, *error = args
+    if function is TorchFunctionMode.__enter__:
+        rec.once(function, (_WatchedMode(rec, mode),))
+        return mode
+    return rec.once(function, (mode, *error), kwargs)
+
+
+class _WatchedMode(TorchFunctionMode):
+    """Stands on torch's stack for a mode of the user's: what that does runs rewritten, and what the
+    recorder does itself it is not told."""
+
+    def __init__(self, rec: Recorder, mode: TorchFunctionMode) -> None:
+        super().__init__()
+        self._rec, self._mode = rec, mode
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        answer, given = type(self._mode).__torch_function__, (func, types, args, kwargs or {})
+        if not self._rec.active:
+            return answer(self._mode, *given)
+        if current.recorder() is not self._rec:
+            return func(*args, **(kwargs or {}))
+        return self._rec.call(answer, (self._mode, *given), {})

@@ -18,7 +18,17 @@ from ...capture.nested import concretize, plain_in, tensors_in
 from ...capture.numbers import scalars
 from ...capture.numbers.scalars import TRACED
 from ...capture.trace import Recorder
-from .. import attribute_ops, c_calls, containers, frame_reads, items, iteration, name_ops, seeds
+from .. import (
+    attribute_ops,
+    c_calls,
+    containers,
+    contexts,
+    frame_reads,
+    items,
+    iteration,
+    name_ops,
+    seeds,
+)
 from ..lookup import (
     PLAIN_TYPES,
     SpecialMethod,
@@ -55,6 +65,7 @@ from . import (
     slots,
     stand_ins,
     tensor_hooks,
+    tensor_subclasses,
     transforms,
 )
 from .callbacks import Args, Kwargs
@@ -72,7 +83,7 @@ from .known_calls import (
     SUBSTITUTES,
     is_pure_module,
 )
-from .stand_ins import STAND_INS, stand_in
+from .stand_ins import ANSWERS, STAND_INS, stand_in
 
 _OWN = __name__.partition(".")[0]
 
@@ -422,7 +433,7 @@ def _substitute(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any
 
 
 def _has_substitute(function: Any) -> bool:
-    in_c = isinstance(function, types.BuiltinFunctionType)
+    in_c = isinstance(function, types.BuiltinFunctionType) or function is ANSWERS
     return _is_hashable_in(function, SUBSTITUTES) or (in_c and _is_hashable_in(function, STAND_INS))
 
 
@@ -435,6 +446,9 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (lambda f: type(f) is SpecialMethod, callable_objects.call_special),
     (callable_objects.answers_itself, _callable_object),
     (transforms.takes, transforms.call),
+    (tensor_subclasses.takes, tensor_subclasses.call),
+    (tensor_subclasses.takes_getter, tensor_subclasses.get),
+    (contexts.takes, contexts.call),
     (higher_order.takes, higher_order.call),
     (callbacks.calls_functionally, callbacks.functional_call),
     (_is_compiled, _compiled),

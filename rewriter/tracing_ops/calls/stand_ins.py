@@ -186,6 +186,38 @@ def _stacked(made: Any) -> Any:
     return pytree.tree_unflatten(stacked, spec)
 
 
+def answered(func: Any, classes: Any, args: Any, kwargs: Any) -> Any:
+    """`func(*args, **kwargs)` by the first of the classes of its tensors that answers it."""
+    for cls in classes:
+        result = cls.__torch_function__(func, classes, args, kwargs)
+        if result is not NotImplemented:
+            return result
+    raise TypeError(
+        f"Multiple dispatch failed for '{func}'; all __torch_function__ handlers returned"
+        f" NotImplemented: {', '.join(map(str, classes))}"
+    )
+
+
+def _answered_by_tensor(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    if not all(issubclass(cls, each) for each in types):
+        return NotImplemented
+    with torch._C.DisableTorchFunctionSubclass():
+        result = func(*args, **(kwargs or {}))
+    if func in torch.overrides.get_default_nowrap_functions():
+        return result
+    return _of_class(result, cls)
+
+
+def _of_class(result: Any, cls: Any) -> Any:
+    if cls is torch.Tensor:
+        return result
+    if isinstance(result, torch.Tensor) and not isinstance(result, cls):
+        return result.as_subclass(cls)
+    if isinstance(result, (tuple, list)):
+        return type(result)(_of_class(each, cls) for each in result)
+    return result
+
+
 def _flex_attention(given: types.FunctionType) -> types.FunctionType:
     """FlexAttention with its checks, and the formula that its operator stands for on the CPU: the
     graph holds that with the functions of the user inside."""
@@ -274,7 +306,10 @@ def _move_down(heap: Any, place: int) -> None:
     _move_up(heap, start, place)
 
 
+ANSWERS = torch.Tensor.__torch_function__.__func__  # what subclasses inherit
+
 STAND_INS: dict[Any, Any] = {
+    ANSWERS: _answered_by_tensor,
     heapq.heappush: _heap_push,
     heapq.heappop: _heap_pop,
     heapq.heapreplace: _heap_replace,
