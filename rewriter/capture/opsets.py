@@ -76,7 +76,7 @@ UNRECORDABLE = frozenset(
     set_default_tensor_type set_rng_state requires_grad_
     set:requires_grad __deepcopy__ __reduce_ex__ __reduce__ __setstate__ __repr__ __format__ __str__
     resize_ resize_as_ swap_tensors
-    set:names rename_ sparse_resize_ sparse_resize_and_clear_ to_sparse to_sparse_csr to_mkldnn
+    set:names rename_ sparse_resize_ sparse_resize_and_clear_ to_mkldnn
     from_file is_same_object
     get:__cuda_array_interface__ set:real set:imag as_subclass _make_subclass set_num_threads
     use_deterministic_algorithms

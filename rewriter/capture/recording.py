@@ -31,7 +31,7 @@ from .reads import HISTORY
 from .segments import Segment
 from .stops import Decision
 from .trace import Recorder
-from .values import Meta, TracedTensor, is_plain, storage_of
+from .values import Meta, TracedTensor, is_opaque, is_plain, storage_of
 
 
 @dataclasses.dataclass(eq=False)
@@ -481,7 +481,7 @@ def _tensor(recorder: Recorder, tensor: torch.Tensor) -> Recipe:
         return _parameter(recorder, tensor, tracked.value)
     if tracked is not None and tracked.value in recorder.reshaped:
         return recorder.value_recipe(recorder.reshaped[tracked.value])
-    if tracked is not None and not is_plain(tensor):
+    if tracked is not None and not (is_plain(tensor) or is_opaque(tensor)):
         return _of_class(recorder, tensor, tracked.value)
     if tracked is not None:
         special = made_histories.recipe(recorder, tensor, tracked.value) if made else None

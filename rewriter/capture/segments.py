@@ -26,6 +26,8 @@ from .opsets import overlaps_itself
 from .values import Meta, Number, TracedTensor, Tracked
 
 READ = "read"  # in the meta of a copy that is made because Python asks what it holds
+LIBRARY = "library"  # in the meta of a call that no kernel stands for
+LOOKS = "looks"  # in the meta of a node of a graph with such calls: the Meta of its plain tensor
 RESHAPES = "reshapes"  # in the meta of a view that stands for another shape of the tensor itself
 
 
@@ -52,6 +54,7 @@ class Segment:
     open: bool = False  # sizes that only the data of a call decides are inside
     made: tuple[ResultOrigin, ...] = ()
     uncounted: tuple[int, ...] = ()
+    writes_inside: bool = False  # some tensor, of the call or of its own
 
     def writes_history(self) -> bool:
         """Whether a write of an input is part of its gradient history, and so of that of its base
@@ -206,6 +209,9 @@ class SegmentBuilder:
             operand = node.args[0] if node.args and (asks or reads_by_strides(node)) else None
             if operand in self.made:
                 self.note_strides(self.made[operand])
+        for node, value in self.made.items() if self.open else ():
+            if type(value.meta) is Meta:
+                node.meta[LOOKS] = value.meta
         self.graph.output(tuple(map(self._given, self.outputs)))
         module = graph_module({}, self.graph)
         writes = tuple(i for i, (value, _) in enumerate(self._imports) if value in self.written)
@@ -221,6 +227,7 @@ class SegmentBuilder:
             self.open,
             self._made(),
             tuple(i for i in writes if not self._imports[i][0].counted),
+            bool(self.written),
         )
 
     def writes_are_lost(self, tensor: torch.Tensor, tracked: Tracked | None) -> bool:

@@ -5,11 +5,8 @@ back.
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
-
-from .values import is_plain
 
 
 def overrides(cls: type) -> bool:
@@ -22,21 +19,13 @@ def overriding(classes: Iterable[type]) -> list[type]:
     """Those of the classes that are to answer now."""
     if torch._C._get_torch_function_state() != torch._C._TorchFunctionState.ENABLED:
         return []
-    return [cls for cls in classes if overrides(cls) and cls not in _PARAMETERS]
+    return [cls for cls in classes if overrides(cls) and not _is_of_torch(cls)]
 
 
-_PARAMETERS = (torch.nn.Parameter, torch.nn.Buffer)
-
-
-def has_own_memory(tensor: torch.Tensor) -> bool:
-    """Whether the tensor is one that a graph can have as an alias that is plain: its class answers
-    torch's functions, and no operators."""
-    if tensor.layout != torch.strided or is_plain(tensor):
-        return tensor.layout == torch.strided
-    kind: Any = type(tensor)
-    if kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
-        return False
-    return not torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python)
+def _is_of_torch(cls: type) -> bool:
+    """Whether it is a class of torch's own, such as that of nested tensors, whose code is called
+    as it is."""
+    return cls.__module__.partition(".")[0] == "torch"
 
 
 def with_class(tensor: torch.Tensor, cls: type) -> torch.Tensor:

@@ -46,8 +46,9 @@ from .numbers import (
 )
 from .provenance import Unguardable
 from .reads import HISTORY, SHAPE, ReadRecorder
+from .segments import LIBRARY
 from .stops import RecordingStopped
-from .values import Meta, TracedTensor, storage_of, takes_history
+from .values import Meta, TracedTensor, is_opaque, storage_of, takes_history
 
 
 class Recorder(ReadRecorder):
@@ -213,12 +214,14 @@ class Recorder(ReadRecorder):
         self.differentiates = True
         return True
 
-    def _with_sizes(self, func: Any, name: str, args: Any, kwargs: Any, forms: Any) -> Any:
+    def _with_sizes(
+        self, func: Any, name: str, args: Any, kwargs: Any, places: frozenset[int]
+    ) -> Any:
         """The call runs with the numbers, the graph gets the sizes as tensors."""
-        args = tuple(plain_in(arg) if i in forms else arg for i, arg in enumerate(args))
+        given = {i: open_shapes.nodes(self, args[i]) for i in places}
+        args = tuple(plain_in(arg) if i in places else arg for i, arg in enumerate(args))
         args, kwargs = self.settled(args, kwargs)
-        self._opens, origin = True, self.origin_text()
-        given = {i: scalar_forms.node_of(form, self.segment, origin) for i, form in forms.items()}
+        self._opens = True
         return self.operate(func, name, args, kwargs, given)
 
     def form_of_call(self, function: Any, args: Any, recipe: Any, result: Any) -> Any:
@@ -232,7 +235,7 @@ class Recorder(ReadRecorder):
         name: str,
         args: Any,
         kwargs: Any,
-        given: Mapping[int | str, torch.fx.Node] | None = None,
+        given: Mapping[int | str, Any] | None = None,
     ) -> Any:
         """Run an operator for real and record it as a node of the current segment; `given` are
         nodes that stand for some arguments, by place or name."""
@@ -256,7 +259,10 @@ class Recorder(ReadRecorder):
             opened = not shaped
         if shaped:
             self.cut(eager=True)
+        if shaped or (opened and self.options.backend == "native"):
             func = undifferentiable.watched(func, args, kwargs)
+        if shaped:
+            pass
         elif self.open_shapes:
             open_shapes.settle_sizes(self, name, args, kwargs)
         self.check_length(self.segment.ops)
@@ -279,14 +285,14 @@ class Recorder(ReadRecorder):
         if any(each.shape != was for each, was in outs):
             self.stop(catalogue.UNSUPPORTED, f"{name} gives what it is to write another shape")
         try:
-            self._record(name, call, (args, kwargs), result)
+            node = self._record(name, call, (args, kwargs), result)
             custom_operators.record_effects(self, func, args, kwargs, result)
             substituted_nodes.count_reshaped_view(self, name, args[0] if args else None)
             if any(not torch.equal(*pair) for pair in statistics):
                 for tensor, _ in statistics:
                     self._written(tensor)
             if self.open_shapes or opened:
-                open_shapes.spread(self, (args, kwargs), result, opened)
+                open_shapes.spread(self, node, (args, kwargs), result, opened)
             if shaped:
                 self._shape_outcomes(result)
         except Exception as error:  # a fault must not take the operator's result away
@@ -364,7 +370,7 @@ class Recorder(ReadRecorder):
 
     # -- results
 
-    def _record(self, name: str, call: Any, given: Any, result: Any) -> None:
+    def _record(self, name: str, call: Any, given: Any, result: Any) -> torch.fx.Node:
         kind, target, node_args, node_kwargs = call
         node = self.segment.call(kind, target, node_args, node_kwargs, self.origin_text())
         node.meta.update(self.marks, called=name)
@@ -372,6 +378,8 @@ class Recorder(ReadRecorder):
             how = {"memory_format": torch.contiguous_format}
             node = self.segment.call("call_method", "clone", (node,), how, self.origin_text())
         self._bind(result, node)
+        if self.has_opaque and any(map(is_opaque, tensors_in((given, result)))):
+            node.meta[LIBRARY] = True
         if self.rewritings is not None:
             for tensor in tensors_in(result):
                 self.rewritings.choices.note(tensor, node.meta["origin"])
@@ -390,6 +398,7 @@ class Recorder(ReadRecorder):
         for tensor in (*written, *(t for t in uncounted if all(t is not w for w in written))):
             self._written(tensor)
             substituted_nodes.start_from_whole(self, tensor)
+        return node
 
     def decided(self, *site: Any, **how: Any) -> bool:
         made = super().decided(*site, **how)
@@ -476,12 +485,11 @@ class Recorder(ReadRecorder):
             node.target is _WAIT and known.value.home == self.segment.index
         ):
             return
-        if not tensor_classes.has_own_memory(result):
-            self.stop(
-                catalogue.UNSUPPORTED,
-                f"an operator gave a {type(result).__name__} ({result.layout})",
-            )
-            return
+        if is_opaque(result):
+            try:
+                self.takes_opaque(f"an operator gave a {type(result).__name__} ({result.layout})")
+            except RecordingStopped:
+                return
         self.segment.made[node] = self.tracker.made(result, self.segment.index, node)
 
 

@@ -448,6 +448,7 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (transforms.takes, transforms.call),
     (tensor_subclasses.takes, tensor_subclasses.call),
     (tensor_subclasses.takes_getter, tensor_subclasses.get),
+    (tensor_subclasses.takes_wrapper, tensor_subclasses.wrap),
     (contexts.takes, contexts.call),
     (higher_order.takes, higher_order.call),
     (callbacks.calls_functionally, callbacks.functional_call),

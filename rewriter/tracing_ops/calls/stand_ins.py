@@ -186,6 +186,12 @@ def _stacked(made: Any) -> Any:
     return pytree.tree_unflatten(stacked, spec)
 
 
+def _check_is_size(i: Any, message: Any = None, *, max: Any = None) -> None:
+    torch._check(i >= 0, message)
+    if max is not None:
+        torch._check(i <= max, message)
+
+
 def answered(func: Any, classes: Any, args: Any, kwargs: Any) -> Any:
     """`func(*args, **kwargs)` by the first of the classes of its tensors that answers it."""
     for cls in classes:
@@ -310,6 +316,7 @@ ANSWERS = torch.Tensor.__torch_function__.__func__  # what subclasses inherit
 
 STAND_INS: dict[Any, Any] = {
     ANSWERS: _answered_by_tensor,
+    torch._check_is_size: _check_is_size,
     heapq.heappush: _heap_push,
     heapq.heappop: _heap_pop,
     heapq.heapreplace: _heap_replace,

@@ -11,7 +11,8 @@ from ...capture import tensor_classes
 from ...capture.stops import RecordingStopped
 from ...capture.trace import Recorder
 from .. import attribute_ops
-from ..lookup import owner_of
+from ..lookup import is_stable, owner_of
+from . import custom_functions
 
 
 def takes(function: Any) -> bool:
@@ -32,6 +33,19 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
         return rec.with_class(*given)
     except RecordingStopped:
         return tensor_classes.with_class(*given)
+
+
+def takes_wrapper(function: Any) -> bool:
+    """Whether this is a class of the user's whose tensors answer each operator: what makes one is a
+    call in the graph, run as it is."""
+    if not isinstance(function, type) or not issubclass(function, torch.Tensor):
+        return False
+    own: Any = function.__torch_dispatch__
+    return own is not torch._C._disabled_torch_dispatch_impl and not is_stable(function)
+
+
+def wrap(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return custom_functions.as_node(rec, function, args, kwargs)
 
 
 def takes_getter(function: Any) -> bool:
