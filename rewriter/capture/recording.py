@@ -25,7 +25,7 @@ from .. import catalogue
 from . import made_histories, rehearsal, tensor_classes
 from .effects import dressings
 from .guarded_kinds import BY_IDENTITY, is_constant
-from .numbers import constant_values, moving_arrays, scalars
+from .numbers import constant_values, moving_arrays, open_shapes, scalars
 from .numbers.symbolic import RecordedSymbols, make_static
 from .reads import HISTORY
 from .segments import Segment
@@ -257,7 +257,7 @@ def _last_checks(recorder: Recorder) -> None:
         # the input counts the change after the graph has kept it
         detail = "a backward may need an input that was given another shape in place"
         recorder.stop(catalogue.UNSUPPORTED, detail)
-    elif _overlaps(recorder):
+    elif _overlaps(recorder) and not _runs_as_it_is(recorder):
         recorder.stop(
             catalogue.UNSUPPORTED, "an input is written whose memory another input shares"
         )
@@ -297,6 +297,17 @@ def _is_used(recorder: Recorder, value: TracedTensor) -> bool:
     """Whether an operator takes the value, or a later segment does."""
     taken = (each for segment in recorder.segments for each, _ in segment.taken())
     return bool(value.node.users) or value in taken
+
+
+def _runs_as_it_is(recorder: Recorder) -> bool:
+    """Whether the graph can be run as it stands, which writes what eager writes wherever inputs
+    lie. What was read of them before is not looked through."""
+    if not open_shapes.may_stay(recorder) or recorder.outcomes or recorder.effects:
+        return False
+    if len(recorder.segments) > 1 or recorder.reshaped:
+        return False
+    recorder.segment.open = recorder.overlapping = True
+    return True
 
 
 def _overlaps(recorder: Recorder) -> bool:
@@ -356,7 +367,7 @@ def _assemble(
         list(recorder.inputs),
         nargs,
         kwnames,
-        disjoint=written,
+        disjoint=() if recorder.overlapping else written,
         twins=sorted({twin for _, twin in aliases}),
         state=state,
     )

@@ -30,7 +30,7 @@ from . import (
     substituted_nodes,
     tensor_classes,
 )
-from .attention_masks import ATTENTION, AttentionMasks
+from .attention_masks import ATTENTION, AttentionMasks, UnderKernels, attention_kernels
 from .dynamic_inputs import DynamicInputs
 from .made_histories import next_node
 from .nested import plain_in, tensors_in
@@ -78,6 +78,7 @@ class Recorder(ReadRecorder):
         self.first_node = next_node()  # that autograd makes in the call
         self.differentiates = False  # gradients are taken, or leaves made, inside
         self._opens = False  # the operator at hand takes a size that data decides
+        self.overlapping = False  # inputs that are written, in memory that others share
         self.masks = AttentionMasks()
 
     def strip(self, result: Any) -> Any:
@@ -269,9 +270,14 @@ class Recorder(ReadRecorder):
         if name in opsets.FROM_START:
             self._pin_offsets(args[0], opsets.takes_of_itself(name, args, kwargs))
         if opsets.leaves_no_value(name, args, self._is_given):
-            self.stop_here(catalogue.UNSUPPORTED, name)
-        if name == ATTENTION and attention_kernels() != self.kernels:
-            self.stop_here(catalogue.UNSUPPORTED, "sdpa_kernel() around attention")
+            if not (opsets.writes_shared(name, args) and open_shapes.may_stay(self)):
+                self.stop_here(catalogue.UNSUPPORTED, name)
+            self.segment.open = True
+        chosen = attention_kernels() if name == ATTENTION else self.kernels
+        if chosen != self.kernels:
+            if not open_shapes.may_stay(self):
+                self.stop_here(catalogue.UNSUPPORTED, "sdpa_kernel() around attention")
+            func = UnderKernels(chosen)
         if self.flags_before is not None and library_flags.counts_now(self.flags_before):
             self.stop_here(catalogue.UNSUPPORTED, f"{name} under a flag that the call has set")
         if name == "lstm" and self.options.backend != "eager" and _trains_in_autocast(args):
@@ -286,6 +292,8 @@ class Recorder(ReadRecorder):
             self.stop(catalogue.UNSUPPORTED, f"{name} gives what it is to write another shape")
         try:
             node = self._record(name, call, (args, kwargs), result)
+            if chosen != self.kernels:
+                self.segment.call_library(func)
             custom_operators.record_effects(self, func, args, kwargs, result)
             substituted_nodes.count_reshaped_view(self, name, args[0] if args else None)
             if any(not torch.equal(*pair) for pair in statistics):
@@ -374,6 +382,8 @@ class Recorder(ReadRecorder):
         kind, target, node_args, node_kwargs = call
         node = self.segment.call(kind, target, node_args, node_kwargs, self.origin_text())
         node.meta.update(self.marks, called=name)
+        if self.marks:
+            self.marks.update(self.recomputed)
         if name in opsets.GIVES_COPIES and storage_of(result) != storage_of(given[0][0]):
             how = {"memory_format": torch.contiguous_format}
             node = self.segment.call("call_method", "clone", (node,), how, self.origin_text())
@@ -418,7 +428,10 @@ class Recorder(ReadRecorder):
         if self.rewritings is not None:
             self.rewritings.choices.wrote(tensor)
         if self.segment.writes_are_lost(tensor, self.tracker.get(tensor)):
-            self.stop(catalogue.UNSUPPORTED, "a tensor is written whose elements share memory")
+            if open_shapes.may_stay(self):
+                self.segment.open = True
+            else:
+                self.stop(catalogue.UNSUPPORTED, "a tensor is written whose elements share memory")
         sharing = self.tracker.sharing(tensor)
         values = [tracked.value for other in sharing if (tracked := self.tracker.get(other))]
         apart = not self.bodies  # else the node that a body becomes writes what is around it
@@ -440,7 +453,8 @@ class Recorder(ReadRecorder):
                     catalogue.UNSUPPORTED,
                     "a view is written whose base was made before a graph break",
                 )
-            if tracked.value.home != self.segment.index and opsets.overlaps_itself(other):
+            outside = tracked.value.home != self.segment.index and opsets.overlaps_itself(other)
+            if outside and not self.segment.open:
                 self.stop(
                     catalogue.UNSUPPORTED,
                     "a tensor is written from outside of the graph whose elements share memory",
@@ -516,17 +530,6 @@ def _trains_in_autocast(args: Any) -> bool:
 
 def _has_mask(index: Any) -> bool:
     return any(map(opsets.is_mask, index if isinstance(index, tuple | list) else (index,)))
-
-
-def attention_kernels() -> tuple[bool, ...]:
-    """Which kernels attention may take: `sdpa_kernel()` sets it for the operators inside."""
-    cuda = torch.backends.cuda
-    return (
-        cuda.flash_sdp_enabled(),
-        cuda.mem_efficient_sdp_enabled(),
-        cuda.math_sdp_enabled(),
-        cuda.cudnn_sdp_enabled(),
-    )
 
 
 def _why_shaped(name: str, apart: str) -> tuple[catalogue.Reason, str]:

@@ -2,6 +2,7 @@
 nodes, Python's own run rewritten."""
 
 import contextlib
+import threading
 from typing import Any
 
 import torch
@@ -9,11 +10,14 @@ from torch.overrides import TorchFunctionMode
 
 from .. import catalogue
 from ..capture import current
+from ..capture.effects import SideEffect
 from ..capture.trace import Recorder
 from .lookup import is_stable, python_method
 
 _GRAD_MODES = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
 _WITHOUT_CLASSES = (torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction)
+_FOR_TORCHS_COMPILER = ("DynamoConfigPatchProxy",)  # what it sets concerns that alone
+_LOCKS = type(threading.Lock()), type(threading.RLock())
 _LABELS = (torch.profiler.record_function, torch.autograd.profiler.record_function)
 
 
@@ -31,10 +35,12 @@ def enter(rec: Recorder, manager: Any) -> Any:
         return manager
     if isinstance(manager, torch.device):
         return manager  # its mode hands on each factory with the device, to the recorder
-    if isinstance(manager, _LABELS):
+    if isinstance(manager, _LABELS) or type(manager).__name__ in _FOR_TORCHS_COMPILER:
         return _Unseen(rec, manager)
     if type(manager).__name__ == "TransformGetItemToIndex":
         return _Indexing(rec, manager)
+    if isinstance(manager, _LOCKS):
+        return _Locked(rec, manager)
     if isinstance(manager, _WITHOUT_CLASSES):
         return torch._C.DisableTorchFunctionSubclass()  # else the recorder's mode would be off, too
     if isinstance(manager, TorchFunctionMode) and not is_stable(type(manager)):
@@ -131,6 +137,26 @@ class _Unseen:
     def __exit__(self, *error: Any) -> Any:
         with self._rec.paused():
             return self._manager.__exit__(*error)
+
+
+class _Locked:
+    """A lock, taken now, and at later calls for what is done to the outside while it is held."""
+
+    def __init__(self, rec: Recorder, lock: Any) -> None:
+        self._rec, self._lock = rec, lock
+
+    def __enter__(self) -> Any:
+        return self._done("acquire")
+
+    def __exit__(self, *error: Any) -> None:
+        self._done("release")
+
+    def _done(self, name: str) -> Any:
+        result = getattr(self._lock, name)()
+        if self._rec.active:
+            function = getattr(type(self._lock), name)
+            self._rec.effects.append(SideEffect(function, (self._lock,)))
+        return result
 
 
 class _Rewritten:
