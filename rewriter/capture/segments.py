@@ -54,7 +54,7 @@ class Segment:
     open: bool = False  # sizes that only the data of a call decides are inside
     made: tuple[ResultOrigin, ...] = ()
     uncounted: tuple[int, ...] = ()
-    writes_inside: bool = False  # some tensor, of the call or of its own
+    writes_inside: bool = False  # what may be compiled writes some tensor
 
     def writes_history(self) -> bool:
         """Whether a write of an input is part of its gradient history, and so of that of its base
@@ -81,6 +81,7 @@ class SegmentBuilder:
         self.written: set[TracedTensor] = set()
         self.made: dict[Any, TracedTensor] = {}  # what nodes gave
         self.historied: set[TracedTensor] = set()  # written while gradients are recorded
+        self.writes_inside = False  # by what may be compiled
         self.ops = 0
         self.random = False
         self.open = False
@@ -154,6 +155,16 @@ class SegmentBuilder:
         """Have the last call of `target` run as it is."""
         node = next(node for node in reversed(self.graph.nodes) if node.target is target)
         node.meta[LIBRARY] = self.open = True
+
+    def library_writes(self, value: TracedTensor) -> None:
+        """A call of the library writes the value: it has memory of its own, which a compiled part
+        may give to equal values in one."""
+        self.writes_inside |= bool(self.historied)
+        made: TracedTensor | None = value
+        while made is not None:
+            if made.home == self.index:
+                made.node.meta[LIBRARY] = True
+            made = made.base or made.beside
 
     def export(self, value: TracedTensor) -> int:
         """Index of `value` among the segment's outputs."""
@@ -232,7 +243,7 @@ class SegmentBuilder:
             self.open,
             self._made(),
             tuple(i for i in writes if not self._imports[i][0].counted),
-            bool(self.written),
+            self.writes_inside,
         )
 
     def writes_are_lost(self, tensor: torch.Tensor, tracked: Tracked | None) -> bool:

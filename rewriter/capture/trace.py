@@ -424,7 +424,8 @@ class Recorder(ReadRecorder):
         given = (self.reshaped.get(value, value).home == CALL_INPUT for value in values)
         return None in known or any(given)
 
-    def _written(self, tensor: torch.Tensor) -> None:
+    def _written(self, tensor: torch.Tensor, by_library: bool = False) -> None:
+        self.segment.writes_inside |= not by_library
         if self.rewritings is not None:
             self.rewritings.choices.wrote(tensor)
         if self.segment.writes_are_lost(tensor, self.tracker.get(tensor)):

@@ -67,6 +67,7 @@ from . import (
     tensor_hooks,
     tensor_subclasses,
     transforms,
+    triton_kernels,
 )
 from .callbacks import Args, Kwargs
 from .known_calls import (
@@ -446,6 +447,7 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (lambda f: type(f) is SpecialMethod, callable_objects.call_special),
     (callable_objects.answers_itself, _callable_object),
     (transforms.takes, transforms.call),
+    (triton_kernels.takes, triton_kernels.call),
     (tensor_subclasses.takes, tensor_subclasses.call),
     (tensor_subclasses.takes_getter, tensor_subclasses.get),
     (tensor_subclasses.takes_wrapper, tensor_subclasses.wrap),
