@@ -17,7 +17,7 @@ def overrides(cls: type) -> bool:
 
 def overriding(classes: Iterable[type]) -> list[type]:
     """Those of the classes that are to answer now."""
-    if torch._C._get_torch_function_state() != torch._C._TorchFunctionState.ENABLED:
+    if not torch._C._is_torch_function_enabled():
         return []
     return [cls for cls in classes if overrides(cls) and not _is_of_torch(cls)]
 

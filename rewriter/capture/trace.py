@@ -219,7 +219,7 @@ class Recorder(ReadRecorder):
         self, func: Any, name: str, args: Any, kwargs: Any, places: frozenset[int]
     ) -> Any:
         """The call runs with the numbers, the graph gets the sizes as tensors."""
-        given = {i: open_shapes.nodes(self, args[i]) for i in places}
+        given: dict[int | str, Any] = {i: open_shapes.nodes(self, args[i]) for i in places}
         args = tuple(plain_in(arg) if i in places else arg for i, arg in enumerate(args))
         args, kwargs = self.settled(args, kwargs)
         self._opens = True

@@ -3,11 +3,13 @@ nodes, Python's own run rewritten."""
 
 import contextlib
 import threading
+import types
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ...runtime.guards.guard import Obj
 from .. import catalogue
 from ..capture import current
 from ..capture.effects import SideEffect
@@ -15,9 +17,9 @@ from ..capture.trace import Recorder
 from .lookup import is_stable, python_method
 
 _GRAD_MODES = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
-_WITHOUT_CLASSES = (torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction)
+_WITHOUT_CLASSES: Any = (torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction)
 _FOR_TORCHS_COMPILER = ("DynamoConfigPatchProxy",)  # what it sets concerns that alone
-_LOCKS = type(threading.Lock()), type(threading.RLock())
+_LOCKS: Any = type(threading.Lock()), type(threading.RLock())
 _LABELS = (torch.profiler.record_function, torch.autograd.profiler.record_function)
 
 
@@ -205,3 +207,19 @@ class _WatchedMode(TorchFunctionMode):
         if current.recorder() is not self._rec:
             return func(*args, **(kwargs or {}))
         return self._rec.call(answer, (self._mode, *given), {})
+
+
+def takes_maker(function: Any) -> bool:
+    """Whether this makes what `contextlib.contextmanager` gives."""
+    return function is contextlib._GeneratorContextManager
+
+
+def make(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`_GeneratorContextManager(func, args, kwds)` over the rewritten generator function."""
+    generator, *rest = args
+    if isinstance(generator, types.FunctionType) and not rec.rewriter.made_in_call(rec, generator):
+        if rec.rewriter.is_rewritten(generator.__code__):
+            generator = rec.rewriter.original_of(generator)
+            rec.known.register(generator, Obj(generator, generator.__qualname__))
+        generator = rec.rewriter.rewrite(generator)
+    return function(generator, *rest, **kwargs)

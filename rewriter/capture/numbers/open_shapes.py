@@ -46,9 +46,12 @@ def numbers(rec: Any, name: str, args: Any) -> frozenset[int]:
     return frozenset(at for at in range(len(args))[where] if any(_read(rec, args[at])))
 
 
+_NUMBER: Any = scalars.TracedInt
+
+
 def _read(rec: Any, part: Any) -> Iterator[bool]:
     """Whether each number in an argument is one that the graph has."""
-    if type(part) is scalars.TracedInt and scalars.live_in(rec, part):
+    if type(part) is _NUMBER and scalars.live_in(rec, part):
         yield isinstance(part.form, scalar_forms.ScalarForm) and part.recipe.graph
     elif type(part) in (tuple, list, torch.Size, slice):
         inside = (part.start, part.stop, part.step) if type(part) is slice else part
@@ -58,7 +61,7 @@ def _read(rec: Any, part: Any) -> Iterator[bool]:
 
 def nodes(rec: Any, part: Any) -> Any:
     """An argument as the graph has it, with the tensors that such numbers are."""
-    if any(_read(rec, part)) and type(part) is scalars.TracedInt:
+    if any(_read(rec, part)) and type(part) is _NUMBER:
         return scalar_forms.node_of(part.form, rec.segment, rec.origin_text())
     if type(part) is slice:
         return slice(*(nodes(rec, end) for end in (part.start, part.stop, part.step)))

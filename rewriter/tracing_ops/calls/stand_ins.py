@@ -312,7 +312,8 @@ def _move_down(heap: Any, place: int) -> None:
     _move_up(heap, start, place)
 
 
-ANSWERS = torch.Tensor.__torch_function__.__func__  # what subclasses inherit
+_bound: Any = torch.Tensor.__torch_function__
+ANSWERS = _bound.__func__  # what subclasses inherit
 
 STAND_INS: dict[Any, Any] = {
     ANSWERS: _answered_by_tensor,
