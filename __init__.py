@@ -28,6 +28,10 @@ if TYPE_CHECKING:
         get_default_backend,
         is_dynamo_compiling,
         is_exporting,
+        mark_dynamic,
+        mark_static,
+        mark_unbacked,
+        maybe_mark_dynamic,
         nested_compile_region,
         nonstrict_trace,
         set_default_backend,
@@ -64,8 +68,9 @@ _PUBLIC = {
         "rewriter.frontend.stances": "set_stance",
         "rewriter.frontend.compiler_namespace": (
             "assume_constant_result cudagraph_mark_step_begin cudagraph_mark_warmup_incomplete"
-            " get_default_backend is_dynamo_compiling is_exporting nested_compile_region"
-            " nonstrict_trace set_default_backend substitute_in_graph wrap_numpy"
+            " get_default_backend is_dynamo_compiling is_exporting mark_dynamic mark_static"
+            " mark_unbacked maybe_mark_dynamic nested_compile_region nonstrict_trace"
+            " set_default_backend substitute_in_graph wrap_numpy"
         ),
         "runtime.backends": "list_backends register_backend",
         "runtime.cache.cache_artifacts": "load_cache_artifacts save_cache_artifacts",
@@ -108,6 +113,10 @@ __all__ = [
     "list_mode_options",
     "list_options",
     "load_cache_artifacts",
+    "mark_dynamic",
+    "mark_static",
+    "mark_unbacked",
+    "maybe_mark_dynamic",
     "nested_compile_region",
     "nonstrict_trace",
     "read_ahead",
@@ -167,6 +176,10 @@ def __getattr__(name: str) -> object:
             message = f"dynfix.{name} needs PyTorch: pip install 'dynfix[torch]'"
             raise ModuleNotFoundError(message, name="torch") from None
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+if __name__ == "dynfix":  # and not a file that pytest collects
+    _import_module("dynfix.rewriter.source.compiled_texts").keep()
 
 
 def __dir__() -> list[str]:

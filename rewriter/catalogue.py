@@ -62,7 +62,8 @@ _WITHOUT_RULE = (
         "define it in a file, or mark it with dynfix.disable",
         no_rule="it is about functions that have no text, or whose text is not the code that runs",
         about=(
-            "The compiler works on source text. A function made by `exec` or in a shell has none;"
+            "The compiler works on source text. A function typed into a shell has none, nor one"
+            " that `exec` made before dynfix was imported;"
             " of a file that was edited after its import the text is not the code that runs. Such"
             " functions run in eager."
         ),

@@ -6,6 +6,7 @@ slower kernel, or to products in float32 that are saved for the backward. The gr
 as the code made it; the passes on graphs drop it there.
 """
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -17,6 +18,48 @@ from ...runtime.programs.steps import CALL_INPUT
 ATTENTION = "scaled_dot_product_attention"
 # torch gives the function no signature that `inspect` reads
 _PARAMETERS = "query key value attn_mask dropout_p is_causal scale enable_gqa".split()
+
+
+def attention_kernels() -> tuple[Any, ...]:
+    """Which kernels attention may take, and in which order: `sdpa_kernel()` sets it for the
+    operators inside."""
+    order = getattr(torch._C, "_get_sdp_priority_order", tuple)
+    return (*(asks() for asks in _ASK), tuple(order()))
+
+
+def _set_kernels(kernels: tuple[Any, ...]) -> None:
+    for enable, enabled in zip(_ENABLE, kernels, strict=False):
+        enable(enabled)
+    order = [*kernels[-1]]
+    if order != [*attention_kernels()[-1]]:
+        torch._C._set_sdp_priority_order(order)
+
+
+_CUDA = torch.backends.cuda
+_ASK = (
+    *(_CUDA.flash_sdp_enabled, _CUDA.mem_efficient_sdp_enabled),
+    *(_CUDA.math_sdp_enabled, _CUDA.cudnn_sdp_enabled),
+)
+_ENABLE: Any = (
+    *(_CUDA.enable_flash_sdp, _CUDA.enable_mem_efficient_sdp),
+    *(_CUDA.enable_math_sdp, _CUDA.enable_cudnn_sdp),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class UnderKernels:
+    """Attention that may take these kernels."""
+
+    kernels: tuple[Any, ...]
+    __name__ = ATTENTION
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        before = attention_kernels()
+        _set_kernels(self.kernels)
+        try:
+            return torch.nn.functional.scaled_dot_product_attention(*args, **kwargs)
+        finally:
+            _set_kernels(before)
 
 
 class AttentionMasks:

@@ -1,6 +1,7 @@
 """Custom operators that no graph can hold: fake tensors cannot tell their results (sizes depend on
 data, or there is no fake form, or a wrong one), or gradients pass through their kernels."""
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -65,8 +66,16 @@ def _is_refused(func: Any, args: Any, kwargs: Any) -> bool:
     except REFUSALS:
         return True
     except Exception as error:  # others will come again from the operator itself
-        return "no fake impl" in str(error)
+        return "no fake impl" in str(error) or _launches_kernels(func)
     return False
+
+
+def _launches_kernels(func: Any) -> bool:
+    """Whether `torch.library.triton_op` made the operator; fakes have no memory for kernels that
+    are interpreted."""
+    library = sys.modules.get("torch._library.triton")
+    names = {name.partition(".")[0] for name in _names(func)}
+    return library is not None and not names.isdisjoint(library.triton_ops_to_kernels)
 
 
 def _faked(func: Any, args: Any, kwargs: Any) -> Any:

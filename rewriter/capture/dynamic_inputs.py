@@ -20,6 +20,13 @@ from ...runtime.guards.guard import (
     TypeIs,
 )
 
+# Attributes of tensors, as torch's own compiler has them.
+_MARKED_DYNAMIC = (
+    "_dynamo_dynamic_indices",
+    "_dynamo_weak_dynamic_indices",
+    "_dynamo_unbacked_indices",
+)
+_MARKED_STATIC = "_dynamo_static_indices"
 VALUES = 3  # that are assumed at one place, each in a recording of its own
 
 
@@ -146,7 +153,9 @@ class DynamicInputs:
             if dynamic and is_argument(path)
             else self.sizes.get(path, set())
         )
-        dims = dims | set(getattr(tensor, "_dynamo_dynamic_indices", ()))
+        for mark in _MARKED_DYNAMIC:
+            dims = dims | set(getattr(tensor, mark, ()))
+        dims = dims - set(getattr(tensor, _MARKED_STATIC, ()))
         return frozenset(
             dim
             for dim, size in enumerate(tensor.shape)

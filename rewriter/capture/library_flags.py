@@ -19,7 +19,7 @@ def _named(prefix: str) -> frozenset[Any]:
     )
 
 
-READERS = _named("_get_")
+READERS = _named("_get_") | {torch.get_num_threads, torch.get_num_interop_threads}
 SETTERS = _named("_set_")
 _PRECISION = getattr(torch._C, "_get_fp32_precision_getter", None)
 _PRECISIONS = [

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from .. import catalogue
+from . import opaque_tensors
 from .numbers import scalars, traced_sizes
 
 CONSTANTS = (
@@ -54,6 +55,8 @@ def as_nodes(rec: Any, obj: Any) -> Any:
         obj, int | float | complex | str
     ):  # numpy's numbers, IntEnum, a user's subclass: torch takes the value
         return _exact(obj)
+    if isinstance(obj, torch.SymInt) and (node := opaque_tensors.size_node(rec, obj)) is not None:
+        return node
     if type(obj).__module__ == "numpy" and hasattr(obj, "item") and obj.ndim == 0:
         return obj.item()  # a number of NumPy's own
     return rec.stop_here(

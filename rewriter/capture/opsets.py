@@ -259,9 +259,17 @@ def leaves_no_value(name: str, args: Any, is_input: Callable[[Any], bool]) -> bo
         return reads_what_it_wrote(args)
     if not args or not isinstance(args[0], torch.Tensor) or not name.endswith("_"):
         return False
+    return writes_shared(name, args) or (
+        (name in RESHAPING or name == "detach_") and is_input(args[0])
+    )
+
+
+def writes_shared(name: str, args: Any) -> bool:
+    """Whether the call writes a tensor whose elements share memory."""
+    if not isinstance(args[0], torch.Tensor):
+        return False
     writes = name == "__setitem__" or not name.endswith("__")
-    shared = writes and args[0].layout == torch.strided and shares_elements(args[0])
-    return shared or ((name in RESHAPING or name == "detach_") and is_input(args[0]))
+    return writes and args[0].layout == torch.strided and shares_elements(args[0])
 
 
 def reads_what_it_wrote(lists: tuple[Any, ...]) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...runtime.guards.guard import Path, Tensor, TensorMeta
+from ...runtime.guards.guard import AsTensor, Path, Tensor, TensorMeta, TypeIs
 from ...runtime.options import Options
 from ...runtime.programs.recipes import (
     DONE,
@@ -22,7 +22,7 @@ from ...runtime.programs.recipes import (
 )
 from ...runtime.programs.steps import CALL_INPUT, HOST
 from .. import catalogue
-from . import current, gradient_buckets, made_histories, opsets
+from . import current, gradient_buckets, made_histories, opaque_tensors, opsets
 from .dynamic_inputs import DynamicInputs
 from .nested import settle_but_sizes, tensors_in
 from .numbers import (
@@ -39,7 +39,7 @@ from .provenance import Provenance
 from .rewrites import raising_checks
 from .segments import READ, SegmentBuilder
 from .stops import Decision, RecordingStopped, StoppableMode
-from .values import FLOAT, Meta, TracedTensor, Tracker, is_plain
+from .values import FLOAT, Meta, TracedTensor, Tracker, is_opaque, is_plain
 
 DRAWN = "a random number decides a branch: every call would recompile"
 SIZE = "a size that changes decides a branch: every size would recompile"
@@ -84,6 +84,9 @@ class ReadRecorder(StoppableMode):
         self.pinned: dict[TracedTensor, Any] = {}
         self.constants: set[TracedTensor] = set()
         self.open_contexts = 0
+        self.has_opaque = False  # tensors that only the library takes
+        self.symbols_of: list[tuple[Any, TracedTensor, int]] = []  # sizes of nested tensors
+        self.has_classes = False  # tensors of a subclass, which may answer torch's functions
         self.bucket = gradient_buckets.capacity()
         self.bucket_full = self.parted = False
         self.grad_mode = torch.is_grad_enabled()
@@ -252,17 +255,34 @@ class ReadRecorder(StoppableMode):
         kind = type(tensor).__name__
         if path is None:
             self.stop_here(catalogue.SLIPPED, f"a {kind} of unknown origin")
-        elif not is_plain(tensor):
-            detail = f"{path.source} is a {kind} ({tensor.layout})"
-            self.stop_here(catalogue.UNSUPPORTED, detail)
         assert path is not None
+        if is_opaque(tensor):
+            return self._opaque_input(tensor, path)
+        if not is_plain(tensor):
+            self.known.guard(path, TypeIs(type(tensor)))
+            path, self.has_classes = AsTensor(path), True
         index = self.input_index(path)
         self._guard_meta(path, index, tensor)
         return self.tracker.add(
             tensor, TracedTensor(CALL_INPUT, None, index, Meta.of(tensor))
         ).value
 
+    def _opaque_input(self, tensor: torch.Tensor, path: Path) -> TracedTensor:
+        """One that calls of the library take. Raises Stopped where the backend makes none."""
+        self.takes_opaque(f"{path.source} is a {type(tensor).__name__} ({tensor.layout})")
+        self.known.guard(path, Tensor(TensorMeta.of(tensor)))
+        value = TracedTensor(CALL_INPUT, None, self.input_index(path), Meta.of(tensor))
+        return self.tracker.add(tensor, value).value
+
+    def takes_opaque(self, what: str) -> None:
+        """Raises Stopped where a graph cannot hold tensors that no kernel takes."""
+        if not open_shapes.may_stay(self):
+            self.stop_here(catalogue.UNSUPPORTED, what)
+        self.has_opaque = self.segment.open = True
+
     def _guard_meta(self, path: Path, index: int, tensor: torch.Tensor) -> None:
+        if isinstance(path, AsTensor):
+            tensor = path.fetch(tensor)
         dims = self.moving.dims(path, tensor, self.options.dynamic)
         if dims:
             self.dynamic_inputs[index], self.static_metas[path] = dims, TensorMeta.of(tensor)
@@ -288,7 +308,12 @@ class ReadRecorder(StoppableMode):
 
     def metadata(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         if self.open_shapes:
+            answer = open_shapes.asked(self, name, args, kwargs)
+            if answer is not None:
+                return answer
             open_shapes.settle_sizes(self, name, args, kwargs)
+        if self.has_opaque and any(map(is_opaque, tensors_in(args))):
+            return opaque_tensors.described(self, func, name, args, kwargs)
         inputs = [tensor for tensor in tensors_in(args) if self.value(tensor).home == CALL_INPUT]
         if self.has_symbols() and not all(body.plain for body in self.bodies):
             self.sizes_inside |= name in opsets.SIZED

@@ -22,16 +22,16 @@ from ...runtime.programs.recipes import (
 )
 from ...runtime.programs.steps import CALL_INPUT, GraphStep, Redo
 from .. import catalogue
-from . import made_histories, rehearsal
+from . import made_histories, rehearsal, tensor_classes
 from .effects import dressings
 from .guarded_kinds import BY_IDENTITY, is_constant
-from .numbers import constant_values, moving_arrays, scalars
+from .numbers import constant_values, moving_arrays, open_shapes, scalars
 from .numbers.symbolic import RecordedSymbols, make_static
 from .reads import HISTORY
 from .segments import Segment
 from .stops import Decision
 from .trace import Recorder
-from .values import Meta, TracedTensor, storage_of
+from .values import Meta, TracedTensor, is_opaque, is_plain, storage_of
 
 
 @dataclasses.dataclass(eq=False)
@@ -217,6 +217,13 @@ def finish(
 ) -> Recording | None:
     """The Recording of a call that gave `result`, or None when it cannot be described: then
     `recorder.stopped` says why."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return _finished(recorder, result, nargs, kwnames, state)
+
+
+def _finished(
+    recorder: Recorder, result: Any, nargs: int, kwnames: tuple[str, ...], state: Any
+) -> Recording | None:
     _last_checks(recorder)
     if not recorder.active:
         return None
@@ -250,7 +257,7 @@ def _last_checks(recorder: Recorder) -> None:
         # the input counts the change after the graph has kept it
         detail = "the backward may need an input whose shape was changed in place"
         recorder.stop(catalogue.UNSUPPORTED, detail)
-    elif _overlaps(recorder):
+    elif _overlaps(recorder) and not _runs_as_it_is(recorder):
         recorder.stop(
             catalogue.UNSUPPORTED, "an input is written whose memory another input shares"
         )
@@ -290,6 +297,17 @@ def _is_used(recorder: Recorder, value: TracedTensor) -> bool:
     """Whether an operator takes the value, or a later segment does."""
     taken = (each for segment in recorder.segments for each, _ in segment.taken())
     return bool(value.node.users) or value in taken
+
+
+def _runs_as_it_is(recorder: Recorder) -> bool:
+    """Whether the graph can be run as it stands, which writes what eager writes wherever inputs
+    lie. What was read of them before is not looked through."""
+    if not open_shapes.may_stay(recorder) or recorder.outcomes or recorder.effects:
+        return False
+    if len(recorder.segments) > 1 or recorder.reshaped:
+        return False
+    recorder.segment.open = recorder.overlapping = True
+    return True
 
 
 def _overlaps(recorder: Recorder) -> bool:
@@ -349,7 +367,7 @@ def _assemble(
         list(recorder.inputs),
         nargs,
         kwnames,
-        disjoint=written,
+        disjoint=() if recorder.overlapping else written,
         twins=sorted({twin for _, twin in aliases}),
         state=state,
     )
@@ -476,6 +494,8 @@ def _tensor(recorder: Recorder, tensor: torch.Tensor) -> Recipe:
         return _parameter(recorder, tensor, tracked.value)
     if tracked is not None and tracked.value in recorder.reshaped:
         return recorder.value_recipe(recorder.reshaped[tracked.value])
+    if tracked is not None and not (is_plain(tensor) or is_opaque(tensor)):
+        return _of_class(recorder, tensor, tracked.value)
     if tracked is not None:
         special = made_histories.recipe(recorder, tensor, tracked.value) if made else None
         return special or recorder.value_recipe(tracked.value)
@@ -483,6 +503,20 @@ def _tensor(recorder: Recorder, tensor: torch.Tensor) -> Recipe:
     if path is None:
         raise CannotRebuild("a tensor of unknown origin is returned or stored")
     return Input(recorder.input_index(path))
+
+
+def _of_class(recorder: Recorder, tensor: torch.Tensor, value: TracedTensor) -> Recipe:
+    """A tensor of a subclass: the one that the call was given, or what the graph gives, with its
+    class."""
+    path = recorder.known.path_of(tensor)
+    if path is not None and value.home == CALL_INPUT:
+        return Input(recorder.input_index(path))
+    if value not in recorder.remade:
+        cls = type(tensor)
+        recorder.remade[value] = Apply(
+            lambda made: tensor_classes.with_class(made, cls), (recorder.value_recipe(value),)
+        )
+    return recorder.remade[value]  # type: ignore[no-any-return]
 
 
 def _parameter(recorder: Recorder, tensor: torch.Tensor, value: TracedTensor) -> Recipe:

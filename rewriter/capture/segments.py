@@ -26,6 +26,8 @@ from .opsets import overlaps_itself
 from .values import Meta, Number, TracedTensor, Tracked
 
 READ = "read"  # in the meta of a copy that is made because Python asks what it holds
+LIBRARY = "library"  # in the meta of a call that no kernel stands for
+LOOKS = "looks"  # in the meta of a node of a graph with such calls: the Meta of its plain tensor
 RESHAPES = "reshapes"  # in the meta of a view that stands for another shape of the tensor itself
 
 
@@ -52,6 +54,7 @@ class Segment:
     open: bool = False  # sizes that only the data of a call decides are inside
     made: tuple[ResultOrigin, ...] = ()
     uncounted: tuple[int, ...] = ()
+    writes_inside: bool = False  # what may be compiled writes some tensor
 
     def writes_history(self) -> bool:
         """Whether a write of an input is part of its gradient history, and so of that of its base
@@ -78,6 +81,7 @@ class SegmentBuilder:
         self.written: set[TracedTensor] = set()
         self.made: dict[Any, TracedTensor] = {}  # what nodes gave
         self.historied: set[TracedTensor] = set()  # written while gradients are recorded
+        self.writes_inside = False  # by what may be compiled
         self.ops = 0
         self.random = False
         self.open = False
@@ -147,6 +151,21 @@ class SegmentBuilder:
         self.ops += 1
         return node
 
+    def call_library(self, target: Any) -> None:
+        """Have the last call of `target` run as it is."""
+        node = next(node for node in reversed(self.graph.nodes) if node.target is target)
+        node.meta[LIBRARY] = self.open = True
+
+    def library_writes(self, value: TracedTensor) -> None:
+        """A call of the library writes the value: it has memory of its own, which a compiled part
+        may give to equal values in one."""
+        self.writes_inside |= bool(self.historied)
+        made: TracedTensor | None = value
+        while made is not None:
+            if made.home == self.index:
+                made.node.meta[LIBRARY] = True
+            made = made.base or made.beside
+
     def export(self, value: TracedTensor) -> int:
         """Index of `value` among the segment's outputs."""
         if value not in self.outputs:
@@ -206,6 +225,9 @@ class SegmentBuilder:
             operand = node.args[0] if node.args and (asks or reads_by_strides(node)) else None
             if operand in self.made:
                 self.note_strides(self.made[operand])
+        for node, value in self.made.items() if self.open else ():
+            if type(value.meta) is Meta:
+                node.meta[LOOKS] = value.meta
         self.graph.output(tuple(map(self._given, self.outputs)))
         module = graph_module({}, self.graph)
         writes = tuple(i for i, (value, _) in enumerate(self._imports) if value in self.written)
@@ -221,6 +243,7 @@ class SegmentBuilder:
             self.open,
             self._made(),
             tuple(i for i in writes if not self._imports[i][0].counted),
+            self.writes_inside,
         )
 
     def writes_are_lost(self, tensor: torch.Tensor, tracked: Tracked | None) -> bool:

@@ -96,6 +96,7 @@ class StoppableMode(TorchFunctionMode):
         self.sites: list[catalogue.BreakSite] = []
         self.rewritings: Rewritings | None = Rewritings(rewriter.is_rewritten)
         self.marks: dict[str, Any] = {}  # of nodes inside of a checkpoint
+        self.recomputed: dict[str, Any] = {}  # of these, those of the next node
         self.identity_asked = False
         self.of_user: Exception | None = None  # raised for what the user's code gave
         self.cuttable = True

@@ -4,6 +4,7 @@ The call runs on the user's real tensors and is the eager call. Whatever is not 
 recording; the call goes on.
 """
 
+import contextlib
 import dataclasses
 import functools
 import operator
@@ -27,8 +28,9 @@ from . import (
     opsets,
     patched_functions,
     substituted_nodes,
+    tensor_classes,
 )
-from .attention_masks import ATTENTION, AttentionMasks
+from .attention_masks import ATTENTION, AttentionMasks, UnderKernels, attention_kernels
 from .dynamic_inputs import DynamicInputs
 from .made_histories import next_node
 from .nested import plain_in, tensors_in
@@ -44,8 +46,9 @@ from .numbers import (
 )
 from .provenance import Unguardable
 from .reads import HISTORY, SHAPE, ReadRecorder
+from .segments import LIBRARY
 from .stops import RecordingStopped
-from .values import Meta, TracedTensor, is_plain, storage_of, takes_history
+from .values import Meta, TracedTensor, is_opaque, storage_of, takes_history
 
 
 class Recorder(ReadRecorder):
@@ -75,6 +78,7 @@ class Recorder(ReadRecorder):
         self.first_node = next_node()  # that autograd makes in the call
         self.differentiates = False  # gradients are taken, or leaves made, inside
         self._opens = False  # the operator at hand takes a size that data decides
+        self.overlapping = False  # inputs that are written, in memory that others share
         self.masks = AttentionMasks()
 
     def strip(self, result: Any) -> Any:
@@ -98,11 +102,11 @@ class Recorder(ReadRecorder):
         before = current.install(None)
         try:
             func = patched_functions.original(func)
-            for kind in kinds:
-                if _overrides(kind):  # it would be called for whatever is asked of the tensor
-                    detail = f"a tensor of the class {kind.__name__} is an argument"
-                    self.stop_here(catalogue.UNSUPPORTED, detail)
-            return self._watched(func, opsets.name_of(func), args, kwargs)
+            answering = tensor_classes.overriding(kinds)
+            if answering:
+                return self._answered(answering, func, args, kwargs)
+            with _without_classes() if self.has_classes else _AS_IT_IS:
+                return self._watched(func, opsets.name_of(func), args, kwargs)
         except Exception as error:
             if not self._is_fault(error):
                 raise
@@ -110,6 +114,16 @@ class Recorder(ReadRecorder):
         finally:
             if self.active:
                 current.install(before)
+
+    def _answered(self, classes: list[type], func: Any, args: Any, kwargs: Any) -> Any:
+        """What the classes of its tensors, in Python, give for a function."""
+        self.has_classes = True
+        torch.overrides._push_mode(self)
+        try:
+            with self.resumed():
+                return self.call(self.rewriter.answered, (func, tuple(classes), args, kwargs), {})
+        finally:
+            torch.overrides._pop_mode()
 
     def _watched(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         if opsets.only_asks(name, args, kwargs):
@@ -153,6 +167,18 @@ class Recorder(ReadRecorder):
             return self.operate(func, name, *given)
         return self.operate(func, name, *self.settled(args, kwargs))
 
+    def with_class(self, tensor: torch.Tensor, cls: type) -> Any:
+        """`tensor.as_subclass(cls)`, of which no mode is told: to the graph, an alias."""
+        with self.paused():
+            node, self.has_classes = self.node(tensor), True
+            result = tensor_classes.with_class(tensor, cls)
+            alias = torch.ops.aten.alias.default
+            made = self.segment.call("call_function", alias, (node,), {}, self.origin_text())
+            made.meta.update(self.marks, called="alias")
+            with _without_classes():
+                self._bind(result, made)
+        return result
+
     def _is_given(self, tensor: torch.Tensor) -> bool:
         return self.reshaped.get(value := self.value(tensor), value).home == CALL_INPUT
 
@@ -189,12 +215,14 @@ class Recorder(ReadRecorder):
         self.differentiates = True
         return True
 
-    def _with_sizes(self, func: Any, name: str, args: Any, kwargs: Any, forms: Any) -> Any:
+    def _with_sizes(
+        self, func: Any, name: str, args: Any, kwargs: Any, places: frozenset[int]
+    ) -> Any:
         """The call runs with the numbers, the graph gets the sizes as tensors."""
-        args = tuple(plain_in(arg) if i in forms else arg for i, arg in enumerate(args))
+        given: dict[int | str, Any] = {i: open_shapes.nodes(self, args[i]) for i in places}
+        args = tuple(plain_in(arg) if i in places else arg for i, arg in enumerate(args))
         args, kwargs = self.settled(args, kwargs)
-        self._opens, origin = True, self.origin_text()
-        given = {i: scalar_forms.node_of(form, self.segment, origin) for i, form in forms.items()}
+        self._opens = True
         return self.operate(func, name, args, kwargs, given)
 
     def form_of_call(self, function: Any, args: Any, recipe: Any, result: Any) -> Any:
@@ -208,7 +236,7 @@ class Recorder(ReadRecorder):
         name: str,
         args: Any,
         kwargs: Any,
-        given: Mapping[int | str, torch.fx.Node] | None = None,
+        given: Mapping[int | str, Any] | None = None,
     ) -> Any:
         """Run an operator for real and record it as a node of the current segment; `given` are
         nodes that stand for some arguments, by place or name."""
@@ -232,16 +260,24 @@ class Recorder(ReadRecorder):
             opened = not shaped
         if shaped:
             self.cut(eager=True)
+        if shaped or (opened and self.options.backend == "native"):
             func = undifferentiable.watched(func, args, kwargs)
+        if shaped:
+            pass
         elif self.open_shapes:
             open_shapes.settle_sizes(self, name, args, kwargs)
         self.check_length(self.segment.ops)
         if name in opsets.FROM_START:
             self._pin_offsets(args[0], opsets.takes_of_itself(name, args, kwargs))
         if opsets.leaves_no_value(name, args, self._is_given):
-            self.stop_here(catalogue.UNSUPPORTED, name)
-        if name == ATTENTION and attention_kernels() != self.kernels:
-            self.stop_here(catalogue.UNSUPPORTED, "sdpa_kernel() around attention")
+            if not (opsets.writes_shared(name, args) and open_shapes.may_stay(self)):
+                self.stop_here(catalogue.UNSUPPORTED, name)
+            self.segment.open = True
+        chosen = attention_kernels() if name == ATTENTION else self.kernels
+        if chosen != self.kernels:
+            if not open_shapes.may_stay(self):
+                self.stop_here(catalogue.UNSUPPORTED, "sdpa_kernel() around attention")
+            func = UnderKernels(chosen)
         if self.flags_before is not None and library_flags.counts_now(self.flags_before):
             self.stop_here(catalogue.UNSUPPORTED, f"{name} under a flag that the call has set")
         if name == "lstm" and self.options.backend != "eager" and _trains_in_autocast(args):
@@ -255,14 +291,16 @@ class Recorder(ReadRecorder):
         if any(each.shape != was for each, was in outs):
             self.stop(catalogue.UNSUPPORTED, f"{name} gives what it is to write another shape")
         try:
-            self._record(name, call, (args, kwargs), result)
+            node = self._record(name, call, (args, kwargs), result)
+            if chosen != self.kernels:
+                self.segment.call_library(func)
             custom_operators.record_effects(self, func, args, kwargs, result)
             substituted_nodes.count_reshaped_view(self, name, args[0] if args else None)
             if any(not torch.equal(*pair) for pair in statistics):
                 for tensor, _ in statistics:
                     self._written(tensor)
             if self.open_shapes or opened:
-                open_shapes.spread(self, (args, kwargs), result, opened)
+                open_shapes.spread(self, node, (args, kwargs), result, opened)
             if shaped:
                 self._shape_outcomes(result)
         except Exception as error:  # a fault must not take the operator's result away
@@ -340,14 +378,18 @@ class Recorder(ReadRecorder):
 
     # -- results
 
-    def _record(self, name: str, call: Any, given: Any, result: Any) -> None:
+    def _record(self, name: str, call: Any, given: Any, result: Any) -> torch.fx.Node:
         kind, target, node_args, node_kwargs = call
         node = self.segment.call(kind, target, node_args, node_kwargs, self.origin_text())
         node.meta.update(self.marks, called=name)
+        if self.marks:
+            self.marks.update(self.recomputed)
         if name in opsets.GIVES_COPIES and storage_of(result) != storage_of(given[0][0]):
             how = {"memory_format": torch.contiguous_format}
             node = self.segment.call("call_method", "clone", (node,), how, self.origin_text())
         self._bind(result, node)
+        if self.has_opaque and any(map(is_opaque, tensors_in((given, result)))):
+            node.meta[LIBRARY] = True
         if self.rewritings is not None:
             for tensor in tensors_in(result):
                 self.rewritings.choices.note(tensor, node.meta["origin"])
@@ -366,6 +408,7 @@ class Recorder(ReadRecorder):
         for tensor in (*written, *(t for t in uncounted if all(t is not w for w in written))):
             self._written(tensor)
             substituted_nodes.start_from_whole(self, tensor)
+        return node
 
     def decided(self, *site: Any, **how: Any) -> bool:
         made = super().decided(*site, **how)
@@ -381,11 +424,15 @@ class Recorder(ReadRecorder):
         given = (self.reshaped.get(value, value).home == CALL_INPUT for value in values)
         return None in known or any(given)
 
-    def _written(self, tensor: torch.Tensor) -> None:
+    def _written(self, tensor: torch.Tensor, by_library: bool = False) -> None:
+        self.segment.writes_inside |= not by_library
         if self.rewritings is not None:
             self.rewritings.choices.wrote(tensor)
         if self.segment.writes_are_lost(tensor, self.tracker.get(tensor)):
-            self.stop(catalogue.UNSUPPORTED, "a tensor whose elements share memory is written")
+            if open_shapes.may_stay(self):
+                self.segment.open = True
+            else:
+                self.stop(catalogue.UNSUPPORTED, "a tensor whose elements share memory is written")
         sharing = self.tracker.sharing(tensor)
         values = [tracked.value for other in sharing if (tracked := self.tracker.get(other))]
         apart = not self.bodies  # else the node that a body becomes writes what is around it
@@ -407,7 +454,8 @@ class Recorder(ReadRecorder):
                     catalogue.UNSUPPORTED,
                     "a view is written, and its base was made before a graph break",
                 )
-            if tracked.value.home != self.segment.index and opsets.overlaps_itself(other):
+            outside = tracked.value.home != self.segment.index and opsets.overlaps_itself(other)
+            if outside and not self.segment.open:
                 self.stop(
                     catalogue.UNSUPPORTED,
                     "a tensor from outside of the graph, whose elements share memory, is written",
@@ -454,19 +502,18 @@ class Recorder(ReadRecorder):
             node.target is _WAIT and known.value.home == self.segment.index
         ):
             return
-        if not is_plain(result):
-            self.stop(
-                catalogue.UNSUPPORTED,
-                f"an operator returned a {type(result).__name__} ({result.layout})",
-            )
-            return
+        if is_opaque(result):
+            try:
+                self.takes_opaque(
+                    f"an operator returned a {type(result).__name__} ({result.layout})"
+                )
+            except RecordingStopped:
+                return
         self.segment.made[node] = self.tracker.made(result, self.segment.index, node)
 
 
-def _overrides(cls: type) -> bool:
-    """Whether tensors of the class answer torch's functions themselves."""
-    answers = getattr(cls, "__torch_function__", torch._C._disabled_torch_function_impl)
-    return cls is not torch.Tensor and answers is not torch._C._disabled_torch_function_impl
+_without_classes: Any = torch._C.DisableTorchFunctionSubclass
+_AS_IT_IS = contextlib.nullcontext()
 
 
 def _operand(args: tuple[Any, ...]) -> Any:
@@ -488,17 +535,6 @@ def _trains_in_autocast(args: Any) -> bool:
 
 def _has_mask(index: Any) -> bool:
     return any(map(opsets.is_mask, index if isinstance(index, tuple | list) else (index,)))
-
-
-def attention_kernels() -> tuple[bool, ...]:
-    """Which kernels attention may take: `sdpa_kernel()` sets it for the operators inside."""
-    cuda = torch.backends.cuda
-    return (
-        cuda.flash_sdp_enabled(),
-        cuda.mem_efficient_sdp_enabled(),
-        cuda.math_sdp_enabled(),
-        cuda.cudnn_sdp_enabled(),
-    )
 
 
 def _why_shaped(name: str, apart: str) -> tuple[catalogue.Reason, str]:

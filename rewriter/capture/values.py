@@ -49,6 +49,9 @@ class Meta:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> "Meta":
+        if is_opaque(tensor):
+            facts = tensor.dtype, tensor.device, tensor.requires_grad
+            return OpaqueMeta((), (), *facts)
         return cls(
             tuple(tensor.shape),
             tuple(tensor.stride()),
@@ -62,6 +65,10 @@ class Meta:
         """An uninitialised tensor of this description; under a FakeTensorMode, a fake one."""
         tensor = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
         return tensor.requires_grad_(self.requires_grad)
+
+
+class OpaqueMeta(Meta):
+    """Of a tensor that only torch's own operators can take: sizes and strides say nothing."""
 
 
 FLOAT = Meta((), (), torch.float64, torch.device("cpu"), False)
@@ -126,6 +133,8 @@ _REFUSED = "none that may be used"
 
 
 def storage_of(tensor: torch.Tensor) -> int:
+    if is_opaque(tensor):  # its memory is that of others, or several
+        return -id(tensor)
     return unwrapped(tensor).untyped_storage()._cdata
 
 
@@ -147,6 +156,19 @@ def writes_of(tensor: torch.Tensor) -> int:
         tensor = _content_of(tensor)
         count += version_of(tensor)
     return count
+
+
+def is_opaque(tensor: torch.Tensor) -> bool:
+    """Whether no kernel can take the tensor: a sparse or nested one, or one whose class answers
+    each operator."""
+    if tensor.layout is not torch.strided:
+        return True
+    return type(tensor) not in _PLAIN and _answers_operators(tensor)
+
+
+def _answers_operators(tensor: torch.Tensor) -> bool:
+    kind: Any = type(tensor)
+    return kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
 
 
 def is_plain(tensor: torch.Tensor) -> bool:

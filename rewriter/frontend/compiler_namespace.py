@@ -12,6 +12,8 @@ from ..capture import current
 from ..tracing_ops.calls import known_calls
 from .config import config
 
+Index = int | tuple[int, ...] | list[int]
+
 
 def is_dynamo_compiling() -> bool:
     """As `is_compiling`, under torch's older name."""
@@ -82,6 +84,32 @@ def _same_signature(original: Any, function: Any) -> None:
 
 def _shape(signature: inspect.Signature) -> list[tuple[str, Any]]:
     return [(p.name, p.kind) for p in signature.parameters.values()]
+
+
+def mark_dynamic(t: torch.Tensor, index: Index, **limits: Any) -> None:
+    """Have the size of `t` in these dims be a symbol from the first call on, as
+    `torch._dynamo.mark_dynamic` does. A size that decides something is a constant all the same;
+    `min` and `max` are not needed."""
+    _mark(t, index, "_dynamo_dynamic_indices")
+
+
+maybe_mark_dynamic = mark_dynamic
+
+
+def mark_unbacked(t: torch.Tensor, index: Index, **limits: Any) -> None:
+    """As `mark_dynamic`. Sizes 0 and 1 are constants."""
+    _mark(t, index, "_dynamo_unbacked_indices")
+
+
+def mark_static(t: torch.Tensor, index: Index | None = None) -> None:
+    """Have the size of `t` in these dims, or in all, be a constant: another one is compiled
+    anew."""
+    _mark(t, tuple(range(t.dim())) if index is None else index, "_dynamo_static_indices")
+
+
+def _mark(t: torch.Tensor, index: Index, name: str) -> None:
+    marked = {*getattr(t, name, ()), *((index,) if isinstance(index, int) else index)}
+    setattr(t, name, {each % t.dim() for each in marked})
 
 
 def wrap_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from ..capture import places
 from ..capture.trace import Recorder
 from ..instrument import emit
 from ..source.live_source import NotRewritable
-from ..tracing_ops.calls import call_ops, making
+from ..tracing_ops.calls import call_ops, making, stand_ins
 from ..tracing_ops.operators import Forms
 
 
@@ -18,6 +18,7 @@ class Inliner:
     NotRewritable = NotRewritable
     call = staticmethod(call_ops.call)
     construct = staticmethod(making.construct)
+    answered = staticmethod(stand_ins.answered)
     is_rewritten = staticmethod(emit.is_rewritten)
 
     @staticmethod

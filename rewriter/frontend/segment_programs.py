@@ -21,6 +21,7 @@ from ...runtime.programs.autocast_state import AutocastState, enters_modes
 from ...runtime.warning_filters import suppress_warnings
 from ..capture.segments import Segment
 from ..capture.values import Meta, Number
+from . import library_calls
 
 Observer = Callable[[Segment, Callable[..., Any], Options], Callable[..., Any]]
 observers: list[Observer] = []  # what each program is put into before it serves calls
@@ -54,6 +55,8 @@ def _callable(
     few = segment.ops <= rnn.MAX_OPERATORS_A_LAYER and any(map(_trains_layers, segments))
     if options.backend == "native" and (few or _trains_layers(segment)):
         return _as_it_is(segment.module)
+    if options.backend == "native" and segment.open:
+        return _with_library_calls(segment, options)
     plain = options.backend == "eager"
     kept = None
     if options.backend == "native" and example_inputs is None and not segment.open:
@@ -83,6 +86,15 @@ def _callable(
     parts = segment.module, segment.metas, segment.random, key, segment.made, segment.uncounted
     program = Differentiable(program, *parts)
     return program if by_aot else ForeignProgram(program)
+
+
+def _with_library_calls(segment: Segment, options: Options) -> Callable[..., Any]:
+    if segment.writes_inside or enters_modes(segment.module.graph):
+        return _as_it_is(segment.module)
+    program = library_calls.by_parts(segment, options, compile_segment)
+    for observe in observers:
+        program = observe(segment, program, options)
+    return program
 
 
 def _trains_layers(segment: Segment) -> bool:

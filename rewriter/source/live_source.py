@@ -23,6 +23,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from ...runtime.warning_filters import suppress_warnings
+from . import compiled_texts
 
 FUTURES = functools.reduce(
     int.__or__, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
@@ -130,7 +131,7 @@ def find(fn: FunctionType) -> Source:
     file = _file_of(fn)
     linecache.lazycache(file, fn.__globals__)
     seen_any = False
-    for lines in _versions(file):
+    for lines in _versions(file, code.co_name):
         for source in _candidates(fn, lines):
             seen_any = True
             if _is_source_of(source, code):
@@ -149,9 +150,11 @@ def _file_of(fn: FunctionType) -> str:
     return str(fn.__globals__.get("__file__", file)) if file.startswith("<frozen ") else file
 
 
-def _versions(file: str) -> Iterator[list[str]]:
+def _versions(file: str, name: str) -> Iterator[list[str]]:
     """The lines as first cached (most likely those that were imported), then as they are on disk
-    now."""
+    now; of what stands in no file, the texts in which the name stands."""
+    for text in compiled_texts.of(file, name):
+        yield text.splitlines(keepends=True)
     cached = linecache.getlines(file)
     yield cached
     linecache.checkcache(file)

@@ -2,15 +2,24 @@
 nodes, Python's own run rewritten."""
 
 import contextlib
+import threading
+import types
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
+from ...runtime.guards.guard import Obj
 from .. import catalogue
+from ..capture import current
+from ..capture.effects import SideEffect
 from ..capture.trace import Recorder
-from .lookup import python_method
+from .lookup import is_stable, python_method
 
 _GRAD_MODES = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
+_WITHOUT_CLASSES: Any = (torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction)
+_FOR_TORCHS_COMPILER = ("DynamoConfigPatchProxy",)  # what it sets concerns that alone
+_LOCKS: Any = type(threading.Lock()), type(threading.RLock())
 _LABELS = (torch.profiler.record_function, torch.autograd.profiler.record_function)
 
 
@@ -28,10 +37,16 @@ def enter(rec: Recorder, manager: Any) -> Any:
         return manager
     if isinstance(manager, torch.device):
         return manager  # its mode hands on each factory with the device, to the recorder
-    if isinstance(manager, _LABELS):
+    if isinstance(manager, _LABELS) or type(manager).__name__ in _FOR_TORCHS_COMPILER:
         return _Unseen(rec, manager)
     if type(manager).__name__ == "TransformGetItemToIndex":
         return _Indexing(rec, manager)
+    if isinstance(manager, _LOCKS):
+        return _Locked(rec, manager)
+    if isinstance(manager, _WITHOUT_CLASSES):
+        return torch._C.DisableTorchFunctionSubclass()  # else the recorder's mode would be off, too
+    if isinstance(manager, TorchFunctionMode) and not is_stable(type(manager)):
+        return _Rewritten(rec, manager)
     if python_method(rec, manager, "__enter__") and python_method(rec, manager, "__exit__"):
         return _Rewritten(rec, manager)
     rec.stop(catalogue.UNSUPPORTED, f"the context manager {type(manager).__name__}")
@@ -126,6 +141,26 @@ class _Unseen:
             return self._manager.__exit__(*error)
 
 
+class _Locked:
+    """A lock, taken now, and at later calls for what is done to the outside while it is held."""
+
+    def __init__(self, rec: Recorder, lock: Any) -> None:
+        self._rec, self._lock = rec, lock
+
+    def __enter__(self) -> Any:
+        return self._done("acquire")
+
+    def __exit__(self, *error: Any) -> None:
+        self._done("release")
+
+    def _done(self, name: str) -> Any:
+        result = getattr(self._lock, name)()
+        if self._rec.active:
+            function = getattr(type(self._lock), name)
+            self._rec.effects.append(SideEffect(function, (self._lock,)))
+        return result
+
+
 class _Rewritten:
     """A context manager whose methods are Python: they run rewritten."""
 
@@ -142,3 +177,49 @@ class _Rewritten:
         if not self._rec.active:
             return getattr(type(self._manager), name)(self._manager, *args)
         return self._rec.call(getattr(type(self._manager), name), (self._manager, *args), {})
+
+
+def takes(function: Any) -> bool:
+    """Whether this enters or leaves a mode of the user's that sees each function of torch's."""
+    return function is TorchFunctionMode.__enter__ or function is TorchFunctionMode.__exit__
+
+
+def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    mode, *error = args
+    if function is TorchFunctionMode.__enter__:
+        rec.once(function, (_WatchedMode(rec, mode),))
+        return mode
+    return rec.once(function, (mode, *error), kwargs)
+
+
+class _WatchedMode(TorchFunctionMode):
+    """Stands on torch's stack for a mode of the user's: what that does runs rewritten, and what the
+    recorder does itself it is not told."""
+
+    def __init__(self, rec: Recorder, mode: TorchFunctionMode) -> None:
+        super().__init__()
+        self._rec, self._mode = rec, mode
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        answer, given = type(self._mode).__torch_function__, (func, types, args, kwargs or {})
+        if not self._rec.active:
+            return answer(self._mode, *given)
+        if current.recorder() is not self._rec:
+            return func(*args, **(kwargs or {}))
+        return self._rec.call(answer, (self._mode, *given), {})
+
+
+def takes_maker(function: Any) -> bool:
+    """Whether this makes what `contextlib.contextmanager` gives."""
+    return function is contextlib._GeneratorContextManager
+
+
+def make(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`_GeneratorContextManager(func, args, kwds)` over the rewritten generator function."""
+    generator, *rest = args
+    if isinstance(generator, types.FunctionType) and not rec.rewriter.made_in_call(rec, generator):
+        if rec.rewriter.is_rewritten(generator.__code__):
+            generator = rec.rewriter.original_of(generator)
+            rec.known.register(generator, Obj(generator, generator.__qualname__))
+        generator = rec.rewriter.rewrite(generator)
+    return function(generator, *rest, **kwargs)

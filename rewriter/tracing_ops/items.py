@@ -15,6 +15,7 @@ from ..capture.numbers import constant_values, moving_arrays, scalars
 from ..capture.provenance import Unguardable, item_path
 from ..capture.trace import Recorder
 from . import c_calls
+from .calls import kernel_launches
 from .lookup import MISSING, guard_classes, is_stable, on_class, python_method, special_method
 
 
@@ -24,6 +25,8 @@ def load(rec: Recorder, obj: Any, key: Any) -> Any:
         return obj[_with_tensors(rec, key)]
     if type(obj) in scalars.TRACED:
         return scalars.concretize_scalar(obj)[concretize(key)]
+    if kernel_launches.is_kernel(obj):
+        return kernel_launches.Launch(obj, key)
     method = python_method(rec, obj, "__getitem__")
     if method is not None:
         return rec.call(method, (obj, key), {})

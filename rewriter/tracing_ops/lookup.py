@@ -4,6 +4,7 @@ running anything."""
 import dataclasses
 import functools
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -57,10 +58,10 @@ PLAIN_TYPES = frozenset(
 _HOOKS = ("forward", "forward_pre", "backward", "backward_pre")
 
 
-def keeps_eager(function: Any) -> str:
+def keeps_eager(function: Any, replaced: Callable[[Any], Any] = lambda _: None) -> str:
     """The attribute under which what `compile` made, ours or `torch.compile`, keeps the function or
-    module that it was given; "" for others, and where torch's compiler alone can take it.
-    (`functools.wraps` copies such attributes.)"""
+    module that it was given; "" for others, and where torch's compiler alone can take it: no other
+    is run for it (`replaced`). (`functools.wraps` copies such attributes.)"""
     if not isinstance(function, types.FunctionType | torch.nn.Module):
         return ""
     if "_dynfix_original" in own_attributes(function):
@@ -71,8 +72,8 @@ def keeps_eager(function: Any) -> str:
         return "_orig_mod" if wrapper and not hooked else ""
     own, kept = vars(function), "_torchdynamo_orig_callable"
     made = kept in own and function.__code__.co_filename.endswith(TORCHS_COMPILER)
-    made = made and not (own.get("_torchdynamo_disable") or runs_torchs_compiler(own[kept]))
-    return kept if made else ""
+    made = made and not own.get("_torchdynamo_disable")
+    return kept if made and (not runs_torchs_compiler(own[kept]) or replaced(own[kept])) else ""
 
 
 def on_class(cls: type, name: str) -> Any:
@@ -271,7 +272,8 @@ DIRECT = (
 
 # Python that maps functions of the user's over tensors: rewritten, as the user's own.
 _MAPPING = frozenset(
-    f"torch._higher_order_ops.{name}" for name in ("associative_scan", "map", "scan")
+    f"torch._higher_order_ops.{name}"
+    for name in ("associative_scan", "flex_attention", "map", "scan")
 )
 
 

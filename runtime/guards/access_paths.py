@@ -296,6 +296,23 @@ class OnArray(Path):
         return torch.from_numpy(base)
 
 
+class AsTensor(Path):
+    """A tensor of a subclass as a plain one: an alias, in the same memory and with its history."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def _split(base: Path) -> "tuple[Path | None, Any]":  # type: ignore[override]
+        return base, None
+
+    def _spell(self) -> str:
+        return f"{self.base.source}.as_subclass(torch.Tensor)"  # type: ignore[union-attr]
+
+    def fetch(self, base: Any) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            return base.as_subclass(torch.Tensor)
+
+
 class Referent(Path):
     """`base()`: what a weak reference leads to, None once that is gone."""
 

@@ -14,6 +14,7 @@ from typing import Any
 from . import guard_native
 from .access_paths import (
     Arg,
+    AsTensor,
     Attr,
     Cell,
     DictKey,
@@ -51,6 +52,7 @@ __all__ = [
     "ABSENT",
     "Arg",
     "ArrayContent",
+    "AsTensor",
     "Attr",
     "Cell",
     "Check",

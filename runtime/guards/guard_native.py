@@ -40,6 +40,7 @@ _STEPS: dict[type, int] = {
     access_paths.Stored: 6,  # native code serves dicts alone, and no subclass: Python reads these
     access_paths.Referent: 6,
     access_paths.OnArray: 6,
+    access_paths.AsTensor: 6,
     access_paths.Cell: 7,
     access_paths.TypeOf: 8,
 }

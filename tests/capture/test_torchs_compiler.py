@@ -44,15 +44,40 @@ def test_flex_attention_at_changing_lengths():
             assert torch.allclose(compiled(*given), attend(*given), atol=1e-5)
 
 
-def test_flex_attention_in_one_graph_names_the_line_of_the_call():
-    given = [torch.rand(1, 2, 8, 8) for _ in range(3)]
+def grouped(q, k, v):
+    def soft(s, b, h, i, j):
+        return 5 * torch.tanh(s / 5)
 
-    def plain(q, k, v):
-        return flex.flex_attention(q, k, v)
+    out, sums = flex.flex_attention(
+        q, k[:, :1], v[:, :1], score_mod=soft, enable_gqa=True, return_lse=True, scale=0.3
+    )
+    return out * 2, sums
 
-    line = plain.__code__.co_firstlineno + 1
-    with pytest.raises(dynfix.GraphBreakError, match=f"test_torchs_compiler.py:{line}:"):
-        dynfix.compile(plain, fullgraph=True)(*given)
+
+def by_torchs_compiler(q, k, v):
+    return torch.compile(flex.flex_attention)(q, k, v, score_mod=lambda s, b, h, i, j: s + i - j)
+
+
+@pytest.mark.parametrize("program", [attend, grouped, by_torchs_compiler])
+def test_flex_attention_is_one_graph(program):
+    compiled = dynfix.compile(program, fullgraph=True)
+    with torch.no_grad():
+        for _ in range(3):
+            given = [torch.rand(2, 2, 8, 4) for _ in range(3)]
+            expected = program(*given) if program is not by_torchs_compiler else None
+            found = compiled(*given)
+            if expected is None:  # which Inductor would build
+                q, k, v = given
+                expected = flex.flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + i - j)
+            torch.testing.assert_close(found, expected)
+
+
+def test_flex_attention_on_the_host_has_no_gradients():
+    given = [torch.rand(1, 2, 8, 8, requires_grad=True) for _ in range(3)]
+    compiled = dynfix.compile(lambda q, k, v: flex.flex_attention(q, k, v) * 2)
+    for _ in range(2):
+        with pytest.raises(NotImplementedError, match="backward on CPU"):
+            compiled(*given)
 
 
 def test_flex_attention_is_left_to_torch_where_torch_compile_is_ours():

@@ -19,7 +19,7 @@ def settled(rec: Any, name: str, args: Any) -> bool:
     """Whether the operator may stay as it is: what has one shape for all data, as packed sequences
     of constant lengths. AOTAutograd does not take them."""
     if name in opsets.READING:
-        return open_shapes.may_stay(rec)
+        return open_shapes.may_stay(rec) and rec.options.backend != "native"
     stays = name in _PACKED and open_shapes.may_stay(rec)
     return stays and constant_values.are(rec, args[1], given=True)
 

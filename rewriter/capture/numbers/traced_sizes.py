@@ -35,6 +35,7 @@ ARITHMETIC = frozenset(
 )
 
 
+OPEN = "open_size"  # in the meta of a node that gives a size which data decides
 EXPONENTS = (2, 0.5, -0.5, -1)
 LARGEST = 2**31  # sizes and given integers above are constants; a product of two stays in 64 bits
 
@@ -49,6 +50,7 @@ class SizeForm:
         self.compute: Callable[[list[Any]], Any] | None = None
 
     bounded = True  # whether no call can give more than LARGEST
+    open = False  # whether the data of a call decides it, so that no expression stands for it
 
     def make(self, segment: Any, origin: str) -> torch.fx.Node:
         """A new node of `segment` that gives the number."""
@@ -72,6 +74,12 @@ class Read(SizeForm):
         return segment.call("call_method", self.method, (tensor, *self.arguments), {}, origin)
 
 
+class OpenRead(Read):
+    """The same of a tensor that data gives its size."""
+
+    open = True
+
+
 class InputNumber(SizeForm):
     """An integer that the call was given, call input `index`."""
 
@@ -91,6 +99,7 @@ class Computed(SizeForm):
     def __init__(self, seen: Any, function: Callable[..., Any], parts: tuple[Any, ...]) -> None:
         super().__init__(seen)
         self.function, self.parts = function, parts
+        self.open = any(isinstance(part, SizeForm) and part.open for part in parts)
 
     def make(self, segment: Any, origin: str) -> torch.fx.Node:
         parts = tuple(
@@ -106,7 +115,7 @@ def node_of(form: SizeForm, segment: Any, origin: str) -> torch.fx.Node:
     if form not in segment.sizes:
         ops = segment.ops
         node = segment.sizes[form] = form.make(segment, origin)
-        node.meta["size"] = form
+        node.meta[OPEN if form.open else "size"] = form
         segment.ops = ops
     return segment.sizes[form]
 

@@ -18,7 +18,17 @@ from ...capture.nested import concretize, plain_in, tensors_in
 from ...capture.numbers import scalars
 from ...capture.numbers.scalars import TRACED
 from ...capture.trace import Recorder
-from .. import attribute_ops, c_calls, containers, frame_reads, items, iteration, name_ops, seeds
+from .. import (
+    attribute_ops,
+    c_calls,
+    containers,
+    contexts,
+    frame_reads,
+    items,
+    iteration,
+    name_ops,
+    seeds,
+)
 from ..lookup import (
     PLAIN_TYPES,
     SpecialMethod,
@@ -37,12 +47,12 @@ from . import (
     callable_objects,
     callbacks,
     checkpoints,
-    contextmanagers,
     custom_functions,
     dataclass_methods,
     gradients,
     higher_order,
     host_calls,
+    kernel_launches,
     legacy_tensors,
     log_calls,
     making,
@@ -55,6 +65,7 @@ from . import (
     slots,
     stand_ins,
     tensor_hooks,
+    tensor_subclasses,
     transforms,
 )
 from .callbacks import Args, Kwargs
@@ -72,7 +83,7 @@ from .known_calls import (
     SUBSTITUTES,
     is_pure_module,
 )
-from .stand_ins import STAND_INS
+from .stand_ins import ANSWERS, STAND_INS, stand_in
 
 _OWN = __name__.partition(".")[0]
 
@@ -111,7 +122,7 @@ def _python(rec: Recorder, function: types.FunctionType, args: Args, kwargs: Kwa
         return rec.once(function, args, kwargs)
     if owner := making.initialised_class(function, args):
         return making.initialise(rec, owner, function, args, kwargs)
-    function = STAND_INS.get(function) or dataclass_methods.written_out(function, args) or function
+    function = stand_in(function) or dataclass_methods.written_out(function, args) or function
     try:
         if rec.rewriter.is_rewritten(function.__code__):
             _place(rec, function)
@@ -174,9 +185,16 @@ def _callable_object(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -
     return call(rec, python_method(rec, function, "__call__"), (function, *args), kwargs)
 
 
+def _is_compiled(function: Any) -> str:
+    return keeps_eager(function, stand_in)
+
+
 def _compiled(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """A function that is itself compiled becomes part of this recording."""
-    kept = keeps_eager(function)
+    """A function that is itself compiled becomes part of this recording. FlexAttention does on the
+    host alone: torch's compiler has a kernel for a GPU that holds no matrix of scores."""
+    kept = _is_compiled(function)
+    if not keeps_eager(function) and any(each.is_cuda for each in tensors_in((args, kwargs))):
+        return _python(rec, function, args, kwargs)
     original, path = getattr(function, kept), rec.known.path_of(function)
     if path is not None:
         rec.known.loaded(original, attribute_ops.Attr(path, kept))
@@ -415,7 +433,7 @@ def _substitute(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any
 
 
 def _has_substitute(function: Any) -> bool:
-    in_c = isinstance(function, types.BuiltinFunctionType)
+    in_c = isinstance(function, types.BuiltinFunctionType) or function is ANSWERS
     return _is_hashable_in(function, SUBSTITUTES) or (in_c and _is_hashable_in(function, STAND_INS))
 
 
@@ -428,9 +446,14 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (lambda f: type(f) is SpecialMethod, callable_objects.call_special),
     (callable_objects.answers_itself, _callable_object),
     (transforms.takes, transforms.call),
+    (kernel_launches.takes, kernel_launches.call),
+    (tensor_subclasses.takes, tensor_subclasses.call),
+    (tensor_subclasses.takes_getter, tensor_subclasses.get),
+    (tensor_subclasses.takes_wrapper, tensor_subclasses.wrap),
+    (contexts.takes, contexts.call),
     (higher_order.takes, higher_order.call),
     (callbacks.calls_functionally, callbacks.functional_call),
-    (keeps_eager, _compiled),
+    (_is_compiled, _compiled),
     (lambda f: isinstance(f, torch.nn.Module), modules.call_module),
     (checkpoints.takes, checkpoints.call),
     (_has_substitute, _substitute),
@@ -462,7 +485,7 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (custom_functions.is_apply, custom_functions.call),
     (script_functions.takes, script_functions.call),
     (legacy_tensors.takes, legacy_tensors.call),
-    (contextmanagers.takes, contextmanagers.make),
+    (contexts.takes_maker, contexts.make),
     (host_calls.takes, _host),
     (lambda f: isinstance(f, types.MethodType), _method),
     (lambda f: type(f) is functools.partial, callable_objects.call_partial),

@@ -30,8 +30,9 @@ def rewritten(
         return args, kwargs
     if not any(map(_is_users, (*args, *kwargs.values()))):
         return args, kwargs
-    named = {name: _rewritten(rec, value) for name, value in kwargs.items()}
-    return tuple(_rewritten(rec, value) for value in args), named
+    calls = module_name(function).startswith("torch._functorch.")  # and reads no module
+    named = {name: _rewritten(rec, value, calls) for name, value in kwargs.items()}
+    return tuple(_rewritten(rec, value, calls) for value in args), named
 
 
 def settling(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
@@ -56,14 +57,14 @@ def _is_users(value: Any) -> bool:
     return isinstance(value, types.MethodType | functools.partial | torch.nn.Module)
 
 
-def _rewritten(rec: Recorder, value: Any) -> Any:
+def _rewritten(rec: Recorder, value: Any, calls_modules: bool) -> Any:
     if not _is_users(value):
         return value
-    if isinstance(value, torch.nn.Module):
+    if isinstance(value, torch.nn.Module) and not calls_modules:
         rec.stop(catalogue.UNSUPPORTED, f"a {type(value).__name__} is given to a function of torch")
         return value
 
-    @functools.wraps(value)
+    @functools.wraps(value, updated=() if isinstance(value, torch.nn.Module) else ("__dict__",))
     def called(*args: Any, **kwargs: Any) -> Any:
         if not rec.active:
             return value(*args, **kwargs)

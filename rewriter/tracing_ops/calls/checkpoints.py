@@ -1,6 +1,7 @@
 """`torch.utils.checkpoint` while recording: the function becomes part of the graph, marked to be
 computed again in the backward."""
 
+import functools
 from types import TracebackType
 from typing import Any
 
@@ -32,13 +33,15 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
             with rec.paused():
                 _warn()
         kwargs = {**kwargs, "use_reentrant": False}
-    if kwargs.get("use_reentrant") is not False or "context_fn" in kwargs or "debug" in kwargs:
-        rec.stop(catalogue.UNSUPPORTED, "checkpoint() with context_fn, debug or use_reentrant=True")
+    if kwargs.get("use_reentrant") is not False or "debug" in kwargs:
+        rec.stop(catalogue.UNSUPPORTED, "checkpoint() with debug or use_reentrant=True")
         return rec.once(function, args, kwargs)
     if rec.marks:
         rec.stop(catalogue.UNSUPPORTED, "a checkpoint() inside another")
         return rec.once(function, args, kwargs)
     inner, *inputs = args
+    if "context_fn" in kwargs:
+        kwargs = {**kwargs, "context_fn": functools.partial(_contexts, rec, kwargs["context_fn"])}
 
     recording, done = True, _changes(rec)
 
@@ -62,6 +65,28 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
             catalogue.UNSUPPORTED, "a checkpoint() whose function changes what its second run reads"
         )
     return _checked(rec, inputs, result) if reentrant else result
+
+
+def _contexts(rec: Recorder, given: Any) -> Any:
+    """The user's contexts around the two runs of the function; what a policy saves is marked in the
+    graph. Other contexts may do anything."""
+    forward, again = given()
+    policy = getattr(forward, "policy_fn", None)
+    if policy is None:
+        rec.stop(catalogue.UNSUPPORTED, "checkpoint() with a context_fn that is no policy")
+        return forward, again
+
+    def noted(context: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
+        decision = policy(context, operator, *args, **kwargs)
+        if rec.marks and decision in _SAVES:
+            rec.marks["recompute"] = CheckpointPolicy.MUST_SAVE
+        return decision
+
+    forward.policy_fn = noted
+    return forward, again
+
+
+_SAVES = (True, CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE)
 
 
 def _warn() -> None:
@@ -126,7 +151,8 @@ class _Region:
         self._mark = {"recompute": CheckpointPolicy.PREFER_RECOMPUTE, "ac_graph_id": id(self)}
 
     def __enter__(self) -> None:
-        self._outer, self._rec.marks = self._rec.marks, self._mark
+        self._outer, self._rec.marks = self._rec.marks, dict(self._mark)
+        self._rec.recomputed = self._mark
         self._first = len(self._rec.segments) - 1
         self._drew = [segment.random for segment in self._rec.segments]
         self._rec.segment.random = False

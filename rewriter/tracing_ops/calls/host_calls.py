@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ....runtime.guards.guard import Obj
 from ....runtime.programs.host_generators import GENERATORS
 from ....runtime.programs.recipes import Apply, ConstRecipe, HostCall, Input
 from ....runtime.programs.undo import version_of
@@ -86,9 +87,14 @@ def _context_variable(rec: Recorder, function: Any, args: tuple[Any, ...]) -> An
     """Asked again, and compared, at every later call."""
     result = function(*concretize(args))
     if not is_constant(result):
-        rec.stop(catalogue.OPAQUE_CALL, f"a context variable holds a {type(result).__name__}")
+        rec.outcome(Apply(lambda *given: function(*given) is result, _constants(args)), True)
+        rec.known.register(result, Obj(result, f"what {owner_of(function).name} holds"))
         return result
-    return rec.outcome(Apply(function, tuple(map(ConstRecipe, concretize(args)))), result)
+    return rec.outcome(Apply(function, _constants(args)), result)
+
+
+def _constants(args: tuple[Any, ...]) -> tuple[ConstRecipe, ...]:
+    return tuple(map(ConstRecipe, concretize(args)))
 
 
 def version(rec: Recorder, tensor: torch.Tensor) -> Any:

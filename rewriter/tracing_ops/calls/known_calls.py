@@ -126,8 +126,6 @@ _GLOBAL_STATE = (
     "get_rng",
     "initial_seed",
     "seed",
-    "get_num_threads",
-    "get_num_interop",
     "fork_rng",
 )
 _SEEN = {"set_grad_enabled", "set_printoptions", "set_warn_always"}

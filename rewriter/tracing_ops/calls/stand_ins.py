@@ -1,14 +1,17 @@
 """Functions written out, so that they can be rewritten: those of the standard library whose source
 Python freezes away (the mixin methods of collections.abc, os.environ,
 https://docs.python.org/3/library/collections.abc.html) or has in C (heaps,
-https://docs.python.org/3/library/heapq.html), and torch's map and scan, which else call its own
-compiler."""
+https://docs.python.org/3/library/heapq.html), and torch's map, scan and FlexAttention, which else
+call its own compiler."""
 
 import collections.abc as abc
+import functools
 import heapq
+import importlib
 import os
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -183,6 +186,64 @@ def _stacked(made: Any) -> Any:
     return pytree.tree_unflatten(stacked, spec)
 
 
+def _check_is_size(i: Any, message: Any = None, *, max: Any = None) -> None:
+    torch._check(i >= 0, message)
+    if max is not None:
+        torch._check(i <= max, message)
+
+
+def answered(func: Any, classes: Any, args: Any, kwargs: Any) -> Any:
+    """`func(*args, **kwargs)` by the first of the classes of its tensors that answers it."""
+    for cls in classes:
+        result = cls.__torch_function__(func, classes, args, kwargs)
+        if result is not NotImplemented:
+            return result
+    raise TypeError(
+        f"Multiple dispatch failed for '{func}'; all __torch_function__ handlers returned"
+        f" NotImplemented: {', '.join(map(str, classes))}"
+    )
+
+
+def _answered_by_tensor(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    if not all(issubclass(cls, each) for each in types):
+        return NotImplemented
+    with torch._C.DisableTorchFunctionSubclass():
+        result = func(*args, **(kwargs or {}))
+    if func in torch.overrides.get_default_nowrap_functions():
+        return result
+    return _of_class(result, cls)
+
+
+def _of_class(result: Any, cls: Any) -> Any:
+    if cls is torch.Tensor:
+        return result
+    if isinstance(result, torch.Tensor) and not isinstance(result, cls):
+        return result.as_subclass(cls)
+    if isinstance(result, (tuple, list)):
+        return type(result)(_of_class(each, cls) for each in result)
+    return result
+
+
+def _flex_attention(given: types.FunctionType) -> types.FunctionType:
+    """FlexAttention with its checks, and the formula that its operator stands for on the CPU: the
+    graph holds that with the functions of the user inside."""
+    formula: Any = importlib.import_module("torch._higher_order_ops.flex_attention")
+    names = {
+        **given.__globals__,
+        "__name__": __name__,  # no function of torch's that calls its compiler
+        "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG": True,
+        "flex_attention_hop": formula.math_attention,
+    }
+    made = types.FunctionType(given.__code__, names, given.__name__, given.__defaults__)
+    made.__kwdefaults__, made.__qualname__ = given.__kwdefaults__, given.__qualname__
+    return made
+
+
+def _mark_static(given: types.FunctionType) -> Any:
+    """Sizes are constants in a graph until a call shows another one."""
+    return lambda *_, **__: None
+
+
 def until(ask: Any, sentinel: Any) -> Any:
     """`iter(ask, sentinel)`."""
     while True:
@@ -251,7 +312,12 @@ def _move_down(heap: Any, place: int) -> None:
     _move_up(heap, start, place)
 
 
+_bound: Any = torch.Tensor.__torch_function__
+ANSWERS = _bound.__func__  # what subclasses inherit
+
 STAND_INS: dict[Any, Any] = {
+    ANSWERS: _answered_by_tensor,
+    torch._check_is_size: _check_is_size,
     heapq.heappush: _heap_push,
     heapq.heappop: _heap_pop,
     heapq.heapreplace: _heap_replace,
@@ -275,3 +341,22 @@ STAND_INS: dict[Any, Any] = {
     abc.Sequence.__reversed__: _reversed,
     abc.Sequence.count: _count,
 }
+
+# Of modules that take long to load, by name.
+_LOADED_LATE: dict[tuple[str, str], Callable[[types.FunctionType], Any]] = {
+    ("torch.nn.attention.flex_attention", "flex_attention"): _flex_attention,
+    ("torch._dynamo.decorators", "mark_static"): _mark_static,
+}
+
+
+def stand_in(function: types.FunctionType) -> Any:
+    """What runs instead of a function; None if that runs itself."""
+    module = function.__globals__.get("__name__")
+    if (module, function.__name__) in _LOADED_LATE:
+        return _made_late(function)
+    return STAND_INS.get(function)
+
+
+@functools.lru_cache(maxsize=16)
+def _made_late(function: types.FunctionType) -> Any:
+    return _LOADED_LATE[function.__globals__["__name__"], function.__name__](function)

@@ -23,7 +23,7 @@ from ... import catalogue
 from ...capture import current
 from ...capture.nested import concretize, plain_in
 from ...capture.node_arguments import CONSTANTS
-from ...capture.numbers import traced_sizes
+from ...capture.numbers import open_shapes, traced_sizes
 from ...capture.segments import SegmentBuilder
 from ...capture.stops import RecordingStopped
 from ...capture.trace import Recorder
@@ -76,10 +76,13 @@ def _transformed(rec: Recorder, transform: Any, inner: Any, args: Args, kwargs: 
     with rec.paused(), contextlib.suppress(RecordingStopped):
         captured = body.close()
         target = Transformed(transform, body.graph_module(), given, body.result)
-        if target.is_forward_mode() and any(map(_has_history, results_in(result))):
-            # AOTAutograd ends the process where zeros without memory are differentiated
+        # AOTAutograd ends the process where zeros without memory are differentiated
+        as_it_is = target.is_forward_mode() and any(map(_has_history, results_in(result)))
+        if as_it_is and not open_shapes.may_stay(rec):
             rec.stop_here(catalogue.UNSUPPORTED, "a gradient of forward-mode derivatives")
         bind(rec, target, (captured, *nodes), result)
+        if as_it_is:
+            rec.segment.call_library(target)
         body.write()
     return result
 

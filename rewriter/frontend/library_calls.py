@@ -1,0 +1,199 @@
+"""The program of a graph that holds calls which no kernel of ours stands for: of operators whose
+results have sizes that data decides, on nested, sparse or wrapped tensors, of kernels of the
+user's. These run as they are; what stands between them is compiled. Autograd goes through both.
+"""
+
+import dataclasses
+import operator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from ...lowering.graph.graph_modules import forward_of, graph_module
+from ...lowering.graph.result_strides import NOTED
+from ...runtime import diagnostics
+from ...runtime.guards.guard import TensorMeta
+from ...runtime.options import Options
+from ...runtime.programs.steps import CALL_INPUT, Feed
+from ..capture.numbers.symbolic import RecordedSymbols
+from ..capture.segments import LIBRARY, LOOKS, Segment
+from ..capture.values import Meta, Number
+
+FEWEST = 2  # operators that are worth a program
+VERSIONS = 4  # of one part, by the sizes of what it takes
+
+Compile = Callable[[Segment, Options, "list[Any] | None"], Callable[..., Any]]
+
+
+def by_parts(segment: Segment, options: Options, compile_part: Compile) -> Callable[..., Any]:
+    """The callable of a segment that writes nothing and enters no modes."""
+    graph = segment.module.graph
+    parts = {part.first: part for part in _parts(graph) if part.operators() >= FEWEST}
+    if not parts:
+        return forward_of(segment.module)  # type: ignore[no-any-return]
+    looks = dict(zip(graph.find_nodes(op="placeholder"), segment.metas, strict=True))
+    made: dict[Node, Node] = {}
+    whole = Graph()
+    inside = {node for part in parts.values() for node in part.nodes}
+    for node in graph.nodes:
+        if node in parts:
+            program = PartProgram(parts[node].segment(looks), options, compile_part)
+            given = tuple(made[each] for each in parts[node].taken)
+            call = whole.call_function(program, given)
+            for place, each in enumerate(parts[node].given):
+                made[each] = whole.call_function(_item, (call, place))
+        if node not in inside:
+            made[node] = whole.node_copy(node, made.__getitem__)
+    return forward_of(graph_module(segment.module, whole))  # type: ignore[no-any-return]
+
+
+def _item(results: Sequence[Any], place: int) -> Any:
+    return results[place]
+
+
+class Part:
+    """Nodes that follow each other and are compiled. `taken`, `given`: the nodes whose values come
+    from outside, and those that are needed there."""
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self.nodes, inside = nodes, set(nodes)
+        self.first = nodes[0]
+        sources = (each for node in nodes for each in node.all_input_nodes)
+        self.taken = [each for each in dict.fromkeys(sources) if each not in inside]
+        self.given = [node for node in nodes if not inside.issuperset(node.users)]
+
+    def operators(self) -> int:
+        return sum(node.target is not _ITEM for node in self.nodes)
+
+    def segment(self, looks: dict[Node, Meta | Number]) -> Segment:
+        graph, made = Graph(), dict[Node, Node]()
+        for node in self.taken:
+            made[node] = graph.placeholder(node.name)
+        for node in self.nodes:
+            made[node] = graph.node_copy(node, made.__getitem__)
+        graph.output(tuple(made[node] for node in self.given))
+        metas = tuple(looks.get(node) or node.meta[LOOKS] for node in self.taken)
+        draws = any("draws" in node.meta for node in self.nodes)
+        module, feeds = graph_module({}, graph), _as_inputs(len(metas))
+        return Segment(module, feeds, metas, False, len(self.nodes), (), draws)
+
+
+_ITEM = operator.getitem
+
+
+def _as_inputs(count: int) -> tuple[Feed, ...]:
+    return tuple(Feed(CALL_INPUT, index) for index in range(count))
+
+
+def _parts(graph: Graph) -> Iterator[Part]:
+    """In order. What leaves a part is a tensor that is known to be a plain one."""
+    run: list[Node] = []
+    for node in graph.nodes:
+        if _is_compiled(node):
+            run.append(node)
+        elif node.op != "placeholder" and run:
+            yield Part(run)
+            run = []
+
+
+def _is_compiled(node: Node) -> bool:
+    """Whether a node may stand in a part: it takes and gives plain tensors."""
+    if node.op not in ("call_function", "call_method") or node.meta.get(LIBRARY):
+        return False
+    sources = [each for each in node.all_input_nodes if each.op != "placeholder"]
+    if node.target is _ITEM and sources and LOOKS not in sources[0].meta:
+        return LOOKS in node.meta and _is_compiled(sources[0])
+    if not all(isinstance(each.meta.get(LOOKS), Meta) for each in sources):
+        return False
+    several = node.users and all(each.target is _ITEM for each in node.users)
+    return LOOKS in node.meta or bool(several)
+
+
+class PartProgram:
+    """One part, compiled for the sizes that it meets: for those of the recorded call first, then
+    with symbols for those that turn out to move."""
+
+    __name__ = "part"
+
+    def __init__(self, segment: Segment, options: Options, compile_part: Compile) -> None:
+        self._segment, self._options, self._compile = segment, options, compile_part
+        self._plain = forward_of(segment.module)
+        self._versions: list[tuple[Callable[[Any], bool], Callable[..., Any]]] = []
+        self._seen: list[Any] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, *given: Any) -> Any:
+        for fits, program in self._versions:
+            if fits(given):
+                return program(*given)
+        with self._lock:
+            program = self._another(given)
+        return program(*given)
+
+    def _another(self, given: Sequence[Any]) -> Callable[..., Any]:
+        """A version for what is given now; the part as it is where that fails."""
+        if len(self._versions) >= VERSIONS:
+            return self._plain
+        moving = [_moving(each, now) for each, now in zip(self._seen, given, strict=False)]
+        self._seen = self._seen or [_sizes(each) for each in given]
+        try:
+            version = self._version(given, moving)
+        except Exception as error:
+            diagnostics.log.debug("a part of a graph runs as it is", exc_info=error)
+            version = _matching(given, moving), self._plain
+        self._versions.append(version)
+        return version[1]
+
+    def _version(
+        self, given: Sequence[Any], moving: list[frozenset[int]]
+    ) -> tuple[Callable[[Any], bool], Callable[..., Any]]:
+        looks = tuple(Meta.of(x) if isinstance(x, torch.Tensor) else Number(x) for x in given)
+        segment = dataclasses.replace(self._segment, metas=looks)
+        if looks != self._segment.metas:  # strides were noted of the recorded sizes
+            graph = Graph()
+            graph.output(graph.graph_copy(segment.module.graph, {}))
+            for node in graph.nodes:
+                node.meta.pop(NOTED, None)
+            segment = dataclasses.replace(segment, module=graph_module({}, graph))
+        fits = _matching(given, moving)
+        dims = {at: found for at, found in enumerate(moving) if found}
+        if not dims:
+            return fits, self._compile(segment, self._options, None)
+        numbers = {at: given[at] for at in dims if not isinstance(given[at], torch.Tensor)}
+        tensors = {at: found for at, found in dims.items() if at not in numbers}
+        symbols = RecordedSymbols(tensors, numbers)
+        symbols.analyse((segment,), ())
+        program = self._compile(segment, self._options, symbols.examples(0, segment))
+        symbols.close()
+        return (lambda now: fits(now) and symbols.holds(list(now))), program
+
+
+def _sizes(value: Any) -> Any:
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else value
+
+
+def _moving(seen: Any, now: Any) -> frozenset[int]:
+    """The dims of a tensor whose sizes are others now, and no 0 or 1; of a number, whether it is
+    another one."""
+    if not isinstance(now, torch.Tensor):
+        return frozenset({0}) if seen != now and now > 1 else frozenset()
+    pairs = enumerate(zip(seen, now.shape, strict=False))
+    return frozenset(dim for dim, (was, size) in pairs if was != size and size > 1)
+
+
+def _matching(given: Sequence[Any], moving: list[frozenset[int]]) -> Callable[[Any], bool]:
+    moving = moving or [frozenset()] * len(given)
+    checks = [
+        TensorMeta.of(each, dims).matches
+        if isinstance(each, torch.Tensor)
+        else (_is_number if dims else each.__eq__)
+        for each, dims in zip(given, moving, strict=True)
+    ]
+    return lambda now: all(check(each) for check, each in zip(checks, now, strict=True))
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int

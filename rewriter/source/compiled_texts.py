@@ -1,0 +1,47 @@
+"""The texts that `exec`, `eval` and `python -c` compile, which stand in no file: kept as the
+interpreter tells of them (https://docs.python.org/3/library/audit_events.html, "compile")."""
+
+import contextlib
+import sys
+from typing import Any
+
+MOST_TEXTS = 8_192
+LONGEST = 100_000  # characters of one text
+_MADE = ("<unknown>", "<frozen")  # by `ast.parse`, and what the interpreter brings along
+
+_texts: dict[tuple[str, str], None] = {}  # (file, text), the latest last
+
+
+def keep() -> None:
+    """Keep what is compiled from now on, and what `python -c` was given."""
+    given = getattr(sys, "orig_argv", [])
+    if "-c" in given[:-1]:
+        _texts["<string>", given[given.index("-c") + 1]] = None
+    sys.addaudithook(_heard)
+
+
+def _heard(event: str, args: tuple[Any, ...]) -> None:
+    if event == "compile":
+        with contextlib.suppress(Exception):  # which would be raised where the user compiles
+            _compiled(*args)
+
+
+def _compiled(text: Any, file: Any) -> None:
+    if isinstance(file, bytes):
+        file = file.decode(errors="replace")
+    named = isinstance(file, str) and file[:1] == "<" and not file.startswith(_MADE)
+    if not named or not isinstance(text, str | bytes) or len(text) > LONGEST:
+        return
+    if isinstance(text, bytes):
+        text = text.decode(errors="replace")
+    if "def " in text or "lambda" in text:
+        _texts.pop((file, text), None)
+        _texts[file, text] = None
+        if len(_texts) > MOST_TEXTS:
+            _texts.pop(next(iter(_texts)), None)
+
+
+def of(file: str, name: str) -> list[str]:
+    """The texts under a file's name in which a function may stand, the latest first."""
+    named = "lambda" if name == "<lambda>" else f"def {name}"
+    return [text for at, text in reversed([*_texts]) if at == file and named in text]

@@ -1,0 +1,154 @@
+"""Graphs of our own compiler with calls of the library: of operators whose results have sizes that
+data decides, on sparse, nested and wrapped tensors."""
+
+import dynfix
+import pytest
+import torch
+import torch.nn.functional as F
+from dynfix.rewriter.frontend.library_calls import PartProgram
+from torch.utils import _pytree as pytree
+
+lin = torch.nn.Linear(4, 3)
+
+
+def rows(x):
+    kept = x[(x > 0).any(1)] * 2
+    return kept.sin() + 1, kept.sum(0)
+
+
+def counted(x):
+    n = (x > 0).sum().item()
+    torch._check(n >= 0)
+    torch._check(n <= x.numel())
+    return torch.zeros(n, 2) + x.sum(), x.flatten()[:n].exp() * 2
+
+
+def asks_sizes(x):
+    kept = x[x.sum(1) > 0]
+    n, d = kept.shape
+    padded = F.pad(kept, (0, 0, 0, x.shape[0] - n))
+    return padded * 2, kept.reshape(n * d), kept.sum() / (len(kept) + 1)
+
+
+def several(x):
+    values, places, counts = torch.unique((x * 3).round(), return_inverse=True, return_counts=True)
+    return values.exp() * 2, places + 1, counts.float().mean()
+
+
+def routed(x):
+    chosen, out = lin(x).argmax(-1), torch.zeros(len(x), 3)
+    for each in range(2):
+        at = torch.where(chosen == each)[0]
+        out = out.index_add(0, at, lin(x[at]).relu() * (each + 1))
+    return out
+
+
+def sparse(x):
+    places = torch.stack([torch.arange(4), (x[0] > 0).long().cumsum(0) % 3])
+    matrix = torch.sparse_coo_tensor(places, x.sum(0), (4, 4))
+    return torch.sparse.mm(matrix, lin(x[:4])).relu() * 2
+
+
+def jagged(x):
+    nested = torch.nested.nested_tensor_from_jagged(x, torch.tensor([0, 2, len(x)]))
+    return (lin(nested).relu() * 2).values(), lin(nested).to_padded_tensor(0.0)
+
+
+class Pair(torch.Tensor):
+    """Two tensors that go together."""
+
+    @staticmethod
+    def __new__(cls, a, b):
+        return torch.Tensor._make_wrapper_subclass(
+            cls, a.shape, strides=a.stride(), dtype=a.dtype, requires_grad=a.requires_grad
+        )
+
+    def __init__(self, a, b):
+        self.a, self.b = a, b
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        sides = [
+            func(*pytree.tree_map_only(cls, lambda each: getattr(each, side), args), **kwargs)
+            for side in ("a", "b")
+        ]
+        made = isinstance(sides[0], torch.Tensor)
+        return cls(*sides) if made else sides[0]
+
+
+def wrapped(x):
+    pair = Pair(x, x * 2)
+    return ((pair @ lin.weight.detach().t()).sin() * 2).sum(0)
+
+
+def plain(result):
+    leaves = pytree.tree_leaves(result)
+    return [
+        side for each in leaves for side in ((each.a, each.b) if type(each) is Pair else [each])
+    ]
+
+
+PROGRAMS = [rows, counted, asks_sizes, several, routed, sparse, jagged, wrapped]
+
+
+@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_one_graph(program, learns):
+    if learns and program in (several, wrapped):
+        return  # which have no gradients, or none to plain tensors
+    compiled = dynfix.compile(program, fullgraph=True)
+    torch.manual_seed(0)
+    for size in (6, 6, 6, 7, 9):
+        x = torch.randn(size, 4)
+        found = []
+        for fn in (program, compiled):
+            lin.zero_grad()
+            given = x.clone().requires_grad_(learns)
+            results = plain(fn(given))
+            if learns:
+                sum(each.sum() for each in results if each.requires_grad).backward()
+            found.append((results, given.grad, lin.weight.grad))
+        (results, *gradients), (expected, *others) = found
+        torch.testing.assert_close(results, expected)
+        for one, other in zip(gradients, others, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                torch.testing.assert_close(one, other)
+
+
+def test_what_stands_between_is_compiled_for_moving_sizes(monkeypatch):
+    made = []
+    version = PartProgram._version
+
+    def noted(self, given, moving):
+        made.append(version(self, given, moving))
+        return made[-1]
+
+    monkeypatch.setattr(PartProgram, "_version", noted)
+    compiled = dynfix.compile(lambda x: x[x > 0].sin() * 2 + 1, fullgraph=True)
+    for size in (5, 6, 7, 8, 9, 10):
+        x = torch.arange(12.0) - 12 + size
+        torch.testing.assert_close(compiled(x), x[x > 0].sin() * 2 + 1)
+    assert len(made) == 2  # for one size, and for all
+
+
+def test_an_error_of_the_library_is_eagers():
+    def program(x, index):
+        return x[x > 0][index] * 2
+
+    compiled = dynfix.compile(program)
+    for size in (3, 4, 3):
+        x, index = torch.arange(6.0) - 6 + size, torch.tensor([size - 2])
+        torch.testing.assert_close(compiled(x, index), program(x, index))
+        with pytest.raises(IndexError):
+            compiled(x, index + 7)
+
+
+def test_inputs_that_only_the_library_takes():
+    compiled = dynfix.compile(lambda a, x: (a @ x).relu() + a.shape[0], fullgraph=True)
+    torch.manual_seed(0)
+    for size, kind in ((4, "coo"), (4, "csr"), (4, "coo"), (5, "coo"), (5, "csr")):
+        dense, x = torch.randn(size, 4) * (torch.rand(size, 4) > 0.5), torch.randn(4, 2)
+        matrix = dense.to_sparse() if kind == "coo" else dense.to_sparse_csr()
+        torch.testing.assert_close(compiled(matrix, x), (matrix @ x).relu() + size)
