@@ -350,7 +350,7 @@ class KernelPrinter(ValuePrinter):
         """The lanes together."""
         dim, axis = self.inner, self.rank.index("r")
         assert dim is not None
-        column, (one, two), base = "[:, None]" * (len(self.rank) == 2), parts, self._fresh("t")
+        column, (one, two), base = self._column(), parts, self._fresh("t")
         if value.kind == EXPONENTIALS:
             self.memo[base_of(value)] = base
             self.lines.append(f"{base} = m.reduce_max({one}, {axis}){column}")
@@ -363,6 +363,12 @@ class KernelPrinter(ValuePrinter):
         apart = f"{two} + {count} * ({one} - {base}) * ({one} - {base})"
         self.lines.append(f"{name} = tl.sum({apart}, {axis}){column}")
 
+    def _column(self) -> str:
+        """What gives a fold its place among the axes of the tile."""
+        if len(self.rank) < 2:
+            return ""
+        return f"[{', '.join('None' if name == 'r' else ':' for name in self.rank)}]"
+
     def _fold(self, value: Reduced, parts: tuple[str, ...]) -> None:
         name = self._fresh("t")
         self.memo[value] = name
@@ -373,7 +379,7 @@ class KernelPrinter(ValuePrinter):
         if value.kind in BASES:
             return self._fold_two(value, name, parts)
         axis = self.rank.index("r")
-        column = "[:, None]" * (len(self.rank) == 2)
+        column = self._column()
         if value.kind.startswith("arg"):
             self.lines.append(
                 f"{name}_value, {name} = m.{value.kind}({parts[0]}, {parts[1]}, {axis})"
@@ -396,11 +402,8 @@ class KernelPrinter(ValuePrinter):
             self._forget(store.buffer)
             self.locals[store.buffer] = value
             return
-        place, names, wanted = (
-            self.index(store.index),
-            self.index_uses(store.index),
-            self.used(store.value),
-        )
+        names, wanted = self.index_uses(store.index), self.used(store.value)
+        place = self._place(store.index, names)
         self._check(store.index, self._inside(names | wanted))
         if store.combine is None and not wanted <= names:
             raise LoweringError(
@@ -440,7 +443,7 @@ class KernelPrinter(ValuePrinter):
             neutral = literal(identity(kind, dtype), dtype)
             text = self._emit(f"tl.where({self.names[dim.axis]}_in, {text}, {neutral})", whole)
         carry, sign = self._fresh("a"), {"sum": "+", "prod": "*"}[kind]
-        column = "[:, None]" * (len(self.rank) == 2)
+        column = self._column()
         start = full(identity(kind, dtype), dtype, self._shape(self._space_names()))
         self.lines.append(f"{carry} = {start if column else full(identity(kind, dtype), dtype)}")
         value = self._emit(f"{carry} {sign} tl.cum{kind}({text}, {axis})", whole)

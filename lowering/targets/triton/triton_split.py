@@ -36,10 +36,10 @@ from ...loops.ir import (
 )
 from ...loops.sizes import Atom, Axis, Index
 from ..triton_pointwise import sides
-from .triton_axes import absorb_inner, flatten
+from .triton_axes import absorb_inner
 from .triton_one_pass import BASES, base_of, one_pass
 from .triton_ops import identity
-from .triton_tile import COLUMNS, LOOPED, PERSISTENT, Device, pow2, runs_along_space
+from .triton_tile import COLUMNS, LOOPED, PERSISTENT, Device, folds_columns, pow2
 
 FEWEST = 256  # elements of a column up to which it is not split
 MIN_SPLIT_ELEMENTS = 32  # elements of a part of it
@@ -84,7 +84,7 @@ def _kinds(group: Group, device: Device) -> tuple[str, ...]:
     nest = group.nests[lengths.index(max(lengths))]
     count = _splits(nest, device)
     if count > 1:
-        chunk, parts = _chunks(max(lengths), count, _unit(runs_along_space((flatten(nest),))))
+        chunk, parts = _chunks(max(lengths), count, _unit(folds_columns(nest)))
         return (SQUARES, EXPONENTIALS) if chunk * parts == max(lengths) else (EXPONENTIALS,)
     return (SQUARES, EXPONENTIALS) if max(lengths) > PERSISTENT else ()
 
@@ -106,7 +106,7 @@ def _unit(columns: bool) -> int:
 def _splits(nest: Nest, device: Device) -> int:
     """Into how many parts the inner axes of a nest should be cut; 0: leave them whole."""
     rows, length = prod(nest.space), prod(nest.inner)
-    columns = runs_along_space((flatten(nest),))
+    columns = folds_columns(nest)
     programs = -(-rows // COLUMNS) if columns else rows
     least = FEWEST if columns else PERSISTENT
     if length <= least or programs >= 2 * device.multiprocessors or rows * length < 1 << 16:
@@ -199,7 +199,7 @@ def split(group: Group, count: int) -> Pieces:
 class _Split:
     def __init__(self, group: Group, count: int) -> None:
         self.group, self.nest = group, group.nests[0]
-        self.columns = runs_along_space((flatten(self.nest),))
+        self.columns = folds_columns(self.nest)
         self.length = prod(self.nest.inner)
         self.chunk, self.count = _chunks(self.length, count, _unit(self.columns))
         self.rows = prod(group.space)

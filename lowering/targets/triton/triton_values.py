@@ -27,7 +27,7 @@ from ...loops.ir import (
     atoms,
 )
 from ...loops.nodes import Node
-from ...loops.polynomials import Size, is_known
+from ...loops.polynomials import Size, divided, is_known
 from ...loops.sizes import Axis, FloorDiv, Index, Mod
 from ...lowerings.value_builders import HALVES
 from .triton_ops import cast, full, literal, template
@@ -35,6 +35,7 @@ from .triton_tile import INT32, Dim, Tile
 
 Names = frozenset[str]
 BEYOND = "0.0"  # what a load of floats gives for lanes beyond an axis
+NEIGHBOURS = 2  # columns of a thread
 
 
 class ValuePrinter:
@@ -60,8 +61,9 @@ class ValuePrinter:
         self.origin = ""  # the user's line of the nest that is being printed
         self.checked: set[str] = set()
         self.inner: Dim | None = None  # the inner axis of the nest that is being printed
-        inner = [dim for dim in tile.inner if dim is not None and dim.block > 1]
-        self.rank = [dim.name for dim in tile.dims if dim.block > 1] + ["r"] * bool(inner)
+        inner = ["r"] * any(dim is not None and dim.block > 1 for dim in tile.inner)
+        space = [dim.name for dim in tile.dims if dim.block > 1]
+        self.rank = inner + space if tile.across else space + inner
         self.axes: dict[Axis, Dim] = {dim.axis: dim for dim in tile.dims}
         self.tile_axes = {dim.axis for dim in tile.dims if dim.several}
         self.names: dict[Axis, str] = {dim.axis: dim.name for dim in tile.dims}
@@ -276,7 +278,7 @@ class ValuePrinter:
     def _load(self, value: Load) -> str:
         self.loaded.add(value.buffer)
         names = self.index_uses(value.index)
-        place, masks = self.index(value.index), self._inside(names)
+        place, masks = self._place(value.index, names), self._inside(names)
         if value.mask is not None:
             place = self._widen(value.index, place, names, names | self.used(value.mask))
             masks = [*self._inside(names | self.used(value.mask)), self.value(value.mask)]
@@ -324,6 +326,16 @@ class ValuePrinter:
             for atom, factor in index.terms
         ]
         return " + ".join(parts + [str(index.offset)] * (index.offset != 0 or not parts))
+
+    def _place(self, index: Index, names: Names) -> str:
+        """The index. Of columns as many are said to be neighbours as leave each lane of a warp some
+        of its own, so that a thread folds by itself."""
+        place = self.index(index)
+        dim = self.tile.dims[-1]
+        held = self.tile.across and self.tile.persistent and names == {dim.name, "r"}
+        if not held or not are_neighbours(index, dim.axis):
+            return place
+        return f"tl.max_contiguous({place}, [1, {NEIGHBOURS}])"
 
     def _check(self, index: Index, masks: list[str]) -> None:
         """Stop the kernel with the user's line where a position from memory is out of range, as
@@ -373,6 +385,32 @@ class ValuePrinter:
         if is_known(atom.bound):
             last = str(max(atom.bound - 1, 0))
         return f"tl.maximum(tl.minimum({value}, {last}), 0).to({self.integer})"
+
+
+def are_neighbours(index: Index, axis: Axis) -> bool:
+    """Whether places of neighbours along the axis lie side by side, those of each `NEIGHBOURS` from
+    a multiple of that on at least."""
+    moving = [(atom, factor) for atom, factor in index.terms if not _stays(atom, axis)]
+    (atom, factor), *more = moving or [(None, 0)]
+    return not more and factor == 1 and (atom is axis or _divides_evenly(atom, Mod, axis))
+
+
+def _stays(atom: sizes.Atom, axis: Axis) -> bool:
+    """Whether such neighbours along the axis have it in common."""
+    if isinstance(atom, Axis):
+        return atom is not axis
+    if not isinstance(atom, FloorDiv | Mod):
+        return False
+    inside = (below for below, _ in atom.base.terms)
+    return _divides_evenly(atom, FloorDiv, axis) or all(_stays(below, axis) for below in inside)
+
+
+def _divides_evenly(atom: sizes.Atom | None, kind: type, axis: Axis) -> bool:
+    """Whether the axis alone is divided, between such neighbours."""
+    divides = isinstance(atom, FloorDiv | Mod) and isinstance(atom, kind)
+    if not divides or atom.base is not sizes.atom_index(axis):  # type: ignore[union-attr]
+        return False
+    return divided(atom.divisor, NEIGHBOURS) is not None  # type: ignore[union-attr]
 
 
 def _message(origin: str) -> str:

@@ -1,6 +1,8 @@
 """Operands in another order of axes, folds over channels: tiles of two sides, columns in registers,
 and the loops that take their place where a program holds less."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -27,6 +29,14 @@ CASES = {
     ),
     "softmax along W": (lambda x: torch.softmax(x.permute(0, 3, 1, 2), -1), (2, 5, 33, 20)),
     "softmax of channels": (lambda x: torch.softmax(x, 1), (2, 21, 9, 11)),
+    "softmax of odd images": (lambda x: torch.softmax(x, 1), (3, 40, 7, 7)),
+    "no channels": (lambda x: (torch.softmax(x, 1), x.sum(1)), (3, 0, 7, 8)),
+    "no images": (lambda x: torch.softmax(x, 1), (0, 40, 7, 8)),
+    "norm of patches": (
+        lambda x, w: F.layer_norm(x.flatten(2).transpose(1, 2).contiguous(), (48,), w),
+        (2, 48, 14, 14),
+        (48,),
+    ),
     "norm of channels": (
         lambda x, w: (x - x.mean(1, True)) * x.var(1, keepdim=True).rsqrt() * w[:, None, None],
         (2, 96, 7, 9),
@@ -46,7 +56,26 @@ def test_reordered(name, short, monkeypatch):
     check(function, *(torch.randn(shape) for shape in shapes), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["copy", "unshuffle", "softmax of channels"])
+def test_columns_are_folded_in_parts():
+    x, y = torch.randn(1000, 70), torch.randn(70, 1000)
+    check(lambda x, y: (x.t().contiguous() + y).sum(-1), x, y, rtol=1e-4, atol=1e-4)
+
+
+def test_columns_that_are_picked():
+    """Neighbours come from anywhere."""
+    table, picked = torch.randn(40, 100), torch.randint(100, (130,))
+    check(lambda t, i: torch.softmax(t[:, i], 0), table, picked, rtol=1e-4, atol=1e-5)
+
+
+def test_special_numbers_stay_in_their_columns():
+    x = torch.randn(2, 40, 6, 8) * 30
+    x[0, 3, 2, 1], x[0, 5, 2, 2], x[1, :, 1, 1], x[1, 0, 5, 7] = math.nan, math.inf, -math.inf, 3e38
+    check(
+        lambda x: (torch.softmax(x, 1), x.amax(1), F.normalize(x, dim=1)), x, rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("name", ["copy", "unshuffle", "softmax of channels", "norm of patches"])
 def test_bfloat16(name):
     function, *shapes = CASES[name]
     inputs = (torch.randn(shape).bfloat16() for shape in shapes)
