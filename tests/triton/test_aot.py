@@ -168,9 +168,18 @@ def test_aligned_pointers_are_read_in_vectors():
 def test_columns_are_folded_inside_threads(name, most):
     """Shuffles between lanes bound these kernels where each lane has many columns, a few rows of
     each."""
+    assert 0 < only_kernel(name).count("shfl.sync") <= most
+
+
+def test_the_place_of_an_extreme_takes_two_comparisons():
+    text = only_kernel("argmax over the middle")
+    assert text.count("setp.") <= 2.5 * text.count("ld.global")
+
+
+def only_kernel(name) -> str:
+    """The PTX of a program of one kernel."""
     ((kernels,),) = (g.variants for unit in lowered(*PROGRAMS[name]()) for _, g in groups(unit))
-    text = made(TritonGroup("", (), (), HEADER), kernels[0], "sm_90").asm["ptx"]
-    assert 0 < text.count("shfl.sync") <= most
+    return made(TritonGroup("", (), (), HEADER), kernels[0], "sm_90").asm["ptx"]
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -31,7 +31,7 @@ from ...loops.sizes import FloorDiv
 from ...lowerings.value_builders import HALVES
 from .triton_one_pass import BASES, base_of
 from .triton_ops import TYPES, cast, fold, full, identity, literal, step
-from .triton_tile import INT32, WINDOW, Dim, Tile
+from .triton_tile import WINDOW, Dim, Tile
 from .triton_values import Names, ValuePrinter
 
 INDENT = "    "
@@ -307,13 +307,11 @@ class KernelPrinter(ValuePrinter):
             self.body.append(f"{names[0]} = {step(value.kind, dtype).format(names[0], text)}")
             return tuple(names)
         names.append(self._fresh("a"))
-        self.lines.append(
-            f"{names[1]} = tl.full({shape}, {2**63 - 1 if self.tile.wide else INT32},"
-            f" {self.integer})"
-        )
+        first = f"{self._lanes(dim)} + " if dim.block > 1 else ""
+        self.lines.append(f"{names[1]} = {first}tl.full({shape}, 0, {self.integer})")
         both = ", ".join(names)
         self.body.append(
-            f"{both} = m.arg_{value.kind[3:]}_step({both}, {text}, {self.names[dim.axis]})"
+            f"{both} = m.arg_{value.kind[3:]}_next({both}, {text}, {self.names[dim.axis]})"
         )
         return tuple(names)
 

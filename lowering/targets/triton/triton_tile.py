@@ -37,6 +37,7 @@ WINDOW = 16  # points of a window, such as of pooling
 MAX_WINDOWS = 1 << 16  # windows
 TURNED = 16  # rows a program, where an operand lies along the space
 COLUMNS = 64  # side by side in a program that folds them
+MANY_COLUMNS = 256  # where they are read in pieces that begin anywhere
 MIN_BUSY_PROGRAMS = 128  # programs that leave much of a GPU idle
 AT_ONCE = 1024  # elements of short rows that a program with partial sums takes together
 LONGEST_TURNED = 1024  # elements of them that are held at once
@@ -413,12 +414,23 @@ def _column_shapes(
     step = min(pow2(max(longest, 1)), (4096 if both else 2048) // block)
     start = [(block, step, 4), (block, step, 8)] if both else [(block, step, 2), (block, step, 4)]
     held = _columns_in_registers(columns, nests, others) if step < pow2(longest) else []
+    if not both and longest > 2048 // COLUMNS and not reads_vectors(nests):
+        held += _long_pieces(columns, others)
     return [
         *held,
         *(start if hint(columns) * others // block > MIN_BUSY_PROGRAMS else start[::-1]),
         (block, min(step * 2, pow2(max(longest, 1))), 8),
         (min(block * 2, pow2(columns)), step, 8),
     ]
+
+
+def _long_pieces(columns: Size, others: int) -> list[tuple[int, int, int]]:
+    """Many columns a program, where rows begin in the middle of a sector: each piece of them
+    touches one sector more than it fills."""
+    count = -(-hint(columns) // MANY_COLUMNS)
+    padded = count * MANY_COLUMNS - hint(columns)
+    many = count * others >= 8 * MIN_BUSY_PROGRAMS and padded * 8 <= hint(columns)
+    return [(MANY_COLUMNS, 4096 // MANY_COLUMNS, 8)] if many else []
 
 
 def _columns_in_registers(
