@@ -30,7 +30,7 @@ from dynfix.runtime.gpu.triton_kernels import TritonKernel
 SECTOR, VECTOR, LANES = 32, 16, 32
 SIZES = {"1": 1, "8": 1, "16": 2, "32": 4, "64": 8}
 FELT = 50  # times less than the whole: it may be read as it likes
-TURNS = 32  # of a loop that is unrolled, which run all
+TURNS = 128  # of a loop that is unrolled, which run all
 
 
 class _Pointer:

@@ -31,7 +31,7 @@ from ...loops.sizes import FloorDiv
 from ...lowerings.value_builders import HALVES
 from .triton_one_pass import BASES, base_of
 from .triton_ops import TYPES, cast, fold, full, identity, literal, step
-from .triton_tile import WINDOW, Dim, Tile
+from .triton_tile import MOST_IN_TURN, Dim, Tile
 from .triton_values import Names, ValuePrinter
 
 INDENT = "    "
@@ -215,7 +215,7 @@ class KernelPrinter(ValuePrinter):
         if apart:  # what is beyond the end is asked of the last turn alone
             inside, end = f"{name}_in = tl.full({name}.shape, True, tl.int1)", last
         turns = self._range(f"{end}, {dim.block}")
-        if dim.block == 1 and dim.programs <= WINDOW and is_known(dim.axis.size):
+        if dim.block == 1 and dim.programs <= MOST_IN_TURN and is_known(dim.axis.size):
             turns = f"tl.static_range(0, {dim.axis.size})"
         self.lines.append(f"for start in {turns}:")
         self.lines += [INDENT + line for line in [body[0], *[inside] * (not dim.exact), *body[1:]]]

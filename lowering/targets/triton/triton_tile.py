@@ -7,6 +7,7 @@ import dataclasses
 from math import prod
 
 from ...loops import sizes
+from ...loops.axes import axes_of
 from ...loops.ir import (
     SQUARES,
     Group,
@@ -34,6 +35,9 @@ PERSISTENT = 16384  # longest row held in registers, in elements of the padded t
 LOOPED = 2048  # elements of a row that one step of a loop takes
 SHORT_ROW_ELEMENTS = 256  # and one for rows that may well be longer than in the recorded call
 WINDOW = 16  # points of a window, such as of pooling
+MOST_IN_TURN = (
+    128  # and of one that is written out, where its rows are too short to be read as such
+)
 MAX_WINDOWS = 1 << 16  # windows
 TURNED = 16  # rows a program, where an operand lies along the space
 COLUMNS = 64  # side by side in a program that folds them
@@ -182,6 +186,9 @@ def row_tiles(group: Group, device: Device) -> list[Tile]:
             shapes = [(512, 1, 4), *shapes]
         tiles = [_flat_tile(x, shape, flat, wide) for shape in shapes]
         return _staged([dataclasses.replace(tile, across=True) for tile in tiles])
+    if _overlap(split_space(group)) and hint(x.size) >= MAX_WINDOWS:
+        shapes = [(128, 1, 4), (256, 1, 4), *_row_shapes(x.size, longest, device)]
+        return [_flat_tile(x, shape, flat, wide) for shape in shapes]
     for whole in (group, split_space(group)):
         column = _column_axis(whole)
         if column is not None:
@@ -399,6 +406,23 @@ def _row_shapes(rows: int, longest: int, device: Device) -> list[tuple[int, int,
 def _are_windows(nests: tuple[Nest, ...]) -> bool:
     """Whether each point folds so few others that a program takes them one by one."""
     return all(is_known(prod(nest.inner)) and prod(nest.inner) <= WINDOW for nest in nests)
+
+
+def _overlap(group: Group) -> bool:
+    """Whether neighbours in the space fold what lies close to each other, and a few elements each,
+    as in a window of pooling: lanes along the space read it one by one from a cache."""
+    folds = [nest for nest in group.nests if nest.inner]
+    if len(folds) != 1 or not all(map(is_known, folds[0].inner)) or not group.space:
+        return False
+    last, inner = sizes.make_axes(group.space)[-1], folds[0].inner
+    steps = [
+        hint(sizes.coefficient(load.index, last))
+        for load in nest_loads(folds[0])
+        if load.buffer.scope == "global" and set(folds[0].axes[len(group.space) :]) & axes_of(load)
+    ]
+    rows = len(inner) == 1 and any(step >= inner[0] for step in steps)
+    near = bool(steps) and all(1 <= step <= WINDOW for step in steps)
+    return near and not rows and 1 < prod(inner) <= MOST_IN_TURN
 
 
 def _column_shapes(

@@ -56,6 +56,34 @@ def test_reordered(name, short, monkeypatch):
     check(function, *(torch.randn(shape) for shape in shapes), rtol=1e-4, atol=1e-5)
 
 
+WINDOWS = {
+    "average": (lambda x: F.avg_pool3d(x, 3, 2, 1), (1, 2, 5, 6, 7)),
+    "average of what there is": (
+        lambda x: F.avg_pool3d(x, 3, 2, 1, count_include_pad=False, ceil_mode=True),
+        (1, 2, 6, 5, 7),
+    ),
+    "large": (lambda x: F.avg_pool2d(x, 11, 7) + 1, (2, 3, 33, 40)),
+    "largest": (lambda x: F.max_pool3d(x, 3, 2, 1), (1, 2, 5, 6, 7)),
+    "strides": (lambda x: F.avg_pool2d(x.transpose(2, 3), 5, 3, 2), (1, 2, 9, 12)),
+    "overlapping": (lambda x: x.unfold(-1, 20, 2).sum(-1), (3, 70)),
+    "blocks": (lambda x: x.view(2, 5, 4, 6, 8).sum((2, 4)), (2, 20, 48)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, torch.float32) for name in WINDOWS]
+    + [(name, torch.bfloat16) for name in ("large", "overlapping", "blocks")],
+)
+def test_windows_are_folded_in_turn(name, dtype, monkeypatch):
+    monkeypatch.setattr(triton_tile, "MAX_WINDOWS", 4)
+    function, shape = WINDOWS[name]
+    x = torch.randn(shape).to(dtype)
+    x.view(-1)[::41], x.view(-1)[7], x.view(-1)[60] = -math.inf, math.nan, math.inf
+    rough = 1e-5 if dtype == torch.float32 else 2e-2
+    check(function, x, rtol=rough, atol=rough)
+
+
 def test_columns_are_folded_in_parts():
     x, y = torch.randn(1000, 70), torch.randn(70, 1000)
     check(lambda x, y: (x.t().contiguous() + y).sum(-1), x, y, rtol=1e-4, atol=1e-4)
