@@ -29,6 +29,21 @@ CASES = {
     ),
     "softmax along W": (lambda x: torch.softmax(x.permute(0, 3, 1, 2), -1), (2, 5, 33, 20)),
     "softmax of channels": (lambda x: torch.softmax(x, 1), (2, 21, 9, 11)),
+    "interleaved": (
+        lambda x, c: x * c + torch.stack((-x[..., 1::2], x[..., ::2]), -1).reshape(x.shape) * c,
+        (3, 17, 14),
+        (17, 14),
+    ),
+    "three in turn": (
+        lambda x, y: torch.stack((x, y + 1, x * 2), 2).flatten(1).sum(1),
+        (7, 19),
+        (7, 19),
+    ),
+    "joined, cut": (
+        lambda x, y: torch.cat((x, y), 1).view(4, 3, 10)[:, :, 1:].exp() + 1,
+        (4, 13),
+        (4, 17),
+    ),
     "softmax of odd images": (lambda x: torch.softmax(x, 1), (3, 40, 7, 7)),
     "no channels": (lambda x: (torch.softmax(x, 1), x.sum(1)), (3, 0, 7, 8)),
     "no images": (lambda x: torch.softmax(x, 1), (0, 40, 7, 8)),
@@ -103,7 +118,7 @@ def test_special_numbers_stay_in_their_columns():
     )
 
 
-@pytest.mark.parametrize("name", ["copy", "unshuffle", "softmax of channels", "norm of patches"])
+@pytest.mark.parametrize("name", ["copy", "unshuffle", "softmax of channels", "interleaved"])
 def test_bfloat16(name):
     function, *shapes = CASES[name]
     inputs = (torch.randn(shape).bfloat16() for shape in shapes)
