@@ -70,9 +70,9 @@ STAGES = (
     Stage("inline", inline, fusion=True, ordered=False),
     Stage("wide_choices", widen_choices, fusion=True, ordered=True),
     Stage("costly_folds", write_out_folds, fusion=True, ordered=True),  # by what they have taken in
-    Stage(
-        "sink", sink, fusion=True
-    ),  # after inlining, which leaves the copies that have several producers
+    # after inlining, which leaves the copies that have several producers
+    Stage("sink", sink, fusion=True, ordered=True),
+    Stage("sink", partial(sink, scans=True), fusion=True, ordered=False),
     Stage("narrow_stores", narrow_stores, fusion=True),
     Stage("in_place", in_place),
     Stage("narrow", widen, fusion=True, ordered=True),

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from dynfix.lowering.targets.triton import triton_split, triton_tile
+from lowering_tests import test_sink
 from lowering_tests.harness import check
 
 NHWC = torch.channels_last
@@ -97,6 +98,11 @@ def test_windows_are_folded_in_turn(name, dtype, monkeypatch):
     x.view(-1)[::41], x.view(-1)[7], x.view(-1)[60] = -math.inf, math.nan, math.inf
     rough = 1e-5 if dtype == torch.float32 else 2e-2
     check(function, x, rtol=rough, atol=rough)
+
+
+@pytest.mark.parametrize("name", test_sink.SCANS)
+def test_scans_store_in_another_order(name):
+    test_sink.test_scans_store_in_another_order(name)
 
 
 def test_columns_are_folded_in_parts():
