@@ -105,6 +105,27 @@ def test_scans_store_in_another_order(name):
     test_sink.test_scans_store_in_another_order(name)
 
 
+GROUPS = {
+    "norm": lambda x: F.group_norm(x, 4),
+    "sums": lambda x: x.unflatten(1, (4, 5)).sum((2, 3, 4)),
+    "extremes": lambda x: (y := x.unflatten(1, (4, 5)), y.amax((2, 3, 4)), y.amin((2, 3, 4)))[1:],
+    "places": lambda x: x.unflatten(1, (4, 5)).flatten(2).argmax(-1),
+    "softmax": lambda x: torch.logsumexp(x.unflatten(1, (4, 5)), (2, 3, 4)),
+}
+
+
+@pytest.mark.parametrize("side", [8, 9], ids=["parts alike", "a shorter one"])
+@pytest.mark.parametrize("name", GROUPS)
+def test_groups_of_channels_that_lie_last(name, side, monkeypatch):
+    """Each channel is a column of its own, of which parts are folded."""
+    monkeypatch.setattr(triton_split, "LEAST_SPLIT", 256)
+    monkeypatch.setattr(triton_split, "FEWEST", 16)
+    x = (torch.randn(2, 20, side, side) * 2 + 30).contiguous(memory_format=NHWC)
+    check(GROUPS[name], x, rtol=1e-4, atol=1e-4)
+    x[0, 7, 3, 5], x[1, 8:11] = math.nan, math.inf
+    check(GROUPS[name], x, rtol=1e-4, atol=1e-4)
+
+
 def test_columns_are_folded_in_parts():
     x, y = torch.randn(1000, 70), torch.randn(70, 1000)
     check(lambda x, y: (x.t().contiguous() + y).sum(-1), x, y, rtol=1e-4, atol=1e-4)
