@@ -3,15 +3,17 @@ of the space."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from math import prod
 
 from ..loops import sizes
-from ..loops.ir import Group, Nest, Op, store_values
+from ..loops.ir import Group, Nest, Op, nest_loads, store_values
 from ..loops.ops import OPS
-from ..loops.polynomials import Size, hint
+from ..loops.polynomials import Size, hint, is_known
 from ..loops.sizes import Axis, Index
 from .triton.triton_axes import (
+    VECTOR,
     MemoryRun,
     accesses,
     coordinates,
@@ -32,6 +34,7 @@ LEAST_RUN = 16  # elements side by side that are worth fetching together
 SIDE = 64  # points of one side of a tile
 FLAT = 1024  # points of a flat program
 WARP = 128  # and of a warp in it
+LEAST_WINDOW = 3  # elements that are read of one
 SHARE = 16  # that what is read in pieces has of all bytes, at least: each costs as many sectors
 
 Side = tuple[Axis, ...]  # outermost first
@@ -80,10 +83,27 @@ def _flat_tiles(group: Group, device: Device) -> list[Tile]:
     if fair >= FLAT and _is_arithmetic(nests):
         blocks = [(FLAT, 1), (2048, 2), *blocks]
     inner: tuple[None, ...] = (None,) * len(nests)
-    return [
+    neighbours = 1 if _reads_windows(nests) else 0
+    tiles = [
         Tile((Dim("x", x, min(block, pow2(x.size))),), inner, nests, True, warps, wide)
         for block, warps in blocks
     ]
+    return [dataclasses.replace(tile, neighbours=neighbours) for tile in tiles]
+
+
+def _reads_windows(nests: tuple[Nest, ...]) -> bool:
+    """Whether an operand is read at places that lie between those of vectors, as a window that is
+    written out is: each lane then reads single elements, which are to lie beside other lanes'."""
+    offsets: dict[object, list[Size]] = {}
+    for load in (load for nest in nests for load in nest_loads(nest)):
+        known = is_known(load.index.offset)
+        offsets.setdefault((load.buffer, load.index.terms, known), []).append(load.index.offset)
+    for (buffer, _, known), found in offsets.items():  # type: ignore[misc]
+        vector = VECTOR // buffer.dtype.itemsize
+        between = sum(hint(offset - found[0]) % vector != 0 for offset in found)
+        if known and len(found) >= LEAST_WINDOW and between * 2 >= len(found):
+            return True
+    return False
 
 
 def _is_arithmetic(nests: tuple[Nest, ...]) -> bool:

@@ -101,8 +101,22 @@ def test_only_pairs_that_lie_side_by_side_are_said_to(first):
             evaluate(index, {PAIRED: x + 1, OTHER: y}) - evaluate(index, {PAIRED: x, OTHER: y})
             for x, y in itertools.product(range(0, 24, 2), range(5))
         }
-        assert steps == {1} or not are_neighbours(index, PAIRED)
-    assert are_neighbours(add(mod(atom_index(PAIRED), 6), floordiv(atom_index(PAIRED), 6)), PAIRED)
+        assert steps == {1} or not are_neighbours(index, PAIRED, 2)
+    index = add(mod(atom_index(PAIRED), 6), floordiv(atom_index(PAIRED), 6))
+    assert are_neighbours(index, PAIRED, 2) and not are_neighbours(index, PAIRED, 4)
+
+
+@pytest.mark.parametrize(("step", "alone"), [(1, True), (3, True), (64, False)])
+def test_elements_of_a_window_are_read_one_by_one(step, alone):
+    """Vectors would begin between those that memory has."""
+    x, y = (common.Buffer(name, torch.float32, 1 << 20) for name in "xy")
+    flat = atom_index(Axis(0, 1 << 19))
+    loads = [Load(x, add(flat, sizes.const(k * step))) for k in range(4)]
+    total = loads[0]
+    for load in loads[1:]:
+        total = common.Op("add", (total, load), torch.float32)
+    group = Group("window", (1 << 19,), (Nest((1 << 19,), (), (Store(y, flat, total),)),))
+    assert ("max_contiguous" in print_group(group).variants[0][0].text) == alone
 
 
 def test_power_of_two():

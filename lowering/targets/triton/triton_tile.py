@@ -101,6 +101,7 @@ class Tile:
     `height`: a program takes as many rows one after the other (0: those of its block, at once).
     `stages`: turns of a loop whose loads are under way at once (0: as the compiler likes).
     `across`: folds go across what lies side by side, so that lanes are along the space.
+    `neighbours`: how many elements side by side a thread takes, at most (0: as the compiler likes).
     """
 
     dims: tuple[Dim, ...]
@@ -112,6 +113,7 @@ class Tile:
     height: int = 0
     stages: int = 0
     across: bool = False
+    neighbours: int = 0
 
     @property
     def grid(self) -> str:
@@ -185,7 +187,7 @@ def row_tiles(group: Group, device: Device) -> list[Tile]:
         if _are_windows(flat) and hint(x.size) >= MAX_WINDOWS:
             shapes = [(512, 1, 4), *shapes]
         tiles = [_flat_tile(x, shape, flat, wide) for shape in shapes]
-        return _staged([dataclasses.replace(tile, across=True) for tile in tiles])
+        return _staged(list(map(_turned_across, tiles)))
     if _overlap(split_space(group)) and hint(x.size) >= MAX_WINDOWS:
         shapes = [(128, 1, 4), (256, 1, 4), *_row_shapes(x.size, longest, device)]
         return [_flat_tile(x, shape, flat, wide) for shape in shapes]
@@ -195,8 +197,7 @@ def row_tiles(group: Group, device: Device) -> list[Tile]:
             return _column_tiles(whole, (column,), wide)
     shapes, turned = [], list[Tile]()
     if _is_turned(flat) and hint(x.size) >= TURNED:
-        tile = _flat_tile(x, _turned(longest), flat, wide)
-        turned.append(dataclasses.replace(tile, across=True))
+        turned.append(_turned_across(_flat_tile(x, _turned(longest), flat, wide)))
     if _is_two_passes(flat) and longest >= LOOPED:
         shapes.append(_two_passes(flat, longest))
     if not shapes and not turned and pow2(longest) > PERSISTENT:
@@ -323,6 +324,12 @@ def _is_turned(nests: tuple[Nest, ...], *, inner: bool = False) -> bool:
     return along * 8 > weight.total()
 
 
+def _turned_across(tile: Tile) -> Tile:
+    """The tile with its lanes along the space. Where it holds what it folds, each takes so few
+    columns that none is folded by several of a warp."""
+    return dataclasses.replace(tile, across=True, neighbours=2 if tile.persistent else 0)
+
+
 def _turned(longest: int) -> tuple[int, int, int]:
     """As many rows at once as fill a sector of memory, since neighbours of what lies along the
     space are read with them: 32 rows of 196 x 768 took 75 µs on an H100 one by one."""
@@ -369,7 +376,7 @@ def _column_tiles(group: Group, columns: tuple[Axis, ...], wide: bool) -> list[T
         _row_tile((Dim("z", z, 1), Dim("x", x, block)), nests, step, warps, wide)
         for block, step, warps in _column_shapes(x.size, nests, hint(z.size))
     ]
-    return [dataclasses.replace(tile, across=True) for tile in tiles]
+    return list(map(_turned_across, tiles))
 
 
 def _over_two(nest: Nest, z: Axis, x: Axis, where: dict[Axis, Index]) -> Nest:

@@ -35,7 +35,6 @@ from .triton_tile import INT32, Dim, Tile
 
 Names = frozenset[str]
 BEYOND = "0.0"  # what a load of floats gives for lanes beyond an axis
-NEIGHBOURS = 2  # columns of a thread
 
 
 class ValuePrinter:
@@ -328,14 +327,15 @@ class ValuePrinter:
         return " + ".join(parts + [str(index.offset)] * (index.offset != 0 or not parts))
 
     def _place(self, index: Index, names: Names) -> str:
-        """The index. Of columns as many are said to be neighbours as leave each lane of a warp some
-        of its own, so that a thread folds by itself."""
-        place = self.index(index)
-        dim = self.tile.dims[-1]
-        held = self.tile.across and self.tile.persistent and names == {dim.name, "r"}
-        if not held or not are_neighbours(index, dim.axis):
+        """The index. Of a tile that says so, no more neighbours are said to lie side by side than a
+        thread is to take together."""
+        place, count = self.index(index), self.tile.neighbours
+        if not count or not names or names != frozenset(self.rank):
             return place
-        return f"tl.max_contiguous({place}, [1, {NEIGHBOURS}])"
+        if not are_neighbours(index, self.tile.dims[-1].axis, count):
+            return place
+        counts = ", ".join(["1"] * (len(self.rank) - 1) + [str(count)])
+        return f"tl.max_contiguous({place}, [{counts}])"
 
     def _check(self, index: Index, masks: list[str]) -> None:
         """Stop the kernel with the user's line where a position from memory is out of range, as
@@ -387,30 +387,31 @@ class ValuePrinter:
         return f"tl.maximum(tl.minimum({value}, {last}), 0).to({self.integer})"
 
 
-def are_neighbours(index: Index, axis: Axis) -> bool:
-    """Whether places of neighbours along the axis lie side by side, those of each `NEIGHBOURS` from
-    a multiple of that on at least."""
-    moving = [(atom, factor) for atom, factor in index.terms if not _stays(atom, axis)]
+def are_neighbours(index: Index, axis: Axis, count: int) -> bool:
+    """Whether places of neighbours along the axis lie side by side, those of each `count` from a
+    multiple of that on at least."""
+    moving = [(atom, factor) for atom, factor in index.terms if not _stays(atom, axis, count)]
     (atom, factor), *more = moving or [(None, 0)]
-    return not more and factor == 1 and (atom is axis or _divides_evenly(atom, Mod, axis))
+    side_by_side = atom is axis or _divides(atom, Mod, axis, count)
+    return count == 1 or (not more and factor == 1 and side_by_side)
 
 
-def _stays(atom: sizes.Atom, axis: Axis) -> bool:
+def _stays(atom: sizes.Atom, axis: Axis, count: int) -> bool:
     """Whether such neighbours along the axis have it in common."""
     if isinstance(atom, Axis):
         return atom is not axis
     if not isinstance(atom, FloorDiv | Mod):
         return False
     inside = (below for below, _ in atom.base.terms)
-    return _divides_evenly(atom, FloorDiv, axis) or all(_stays(below, axis) for below in inside)
+    return _divides(atom, FloorDiv, axis, count) or all(_stays(a, axis, count) for a in inside)
 
 
-def _divides_evenly(atom: sizes.Atom | None, kind: type, axis: Axis) -> bool:
+def _divides(atom: sizes.Atom | None, kind: type, axis: Axis, count: int) -> bool:
     """Whether the axis alone is divided, between such neighbours."""
     divides = isinstance(atom, FloorDiv | Mod) and isinstance(atom, kind)
     if not divides or atom.base is not sizes.atom_index(axis):  # type: ignore[union-attr]
         return False
-    return divided(atom.divisor, NEIGHBOURS) is not None  # type: ignore[union-attr]
+    return divided(atom.divisor, count) is not None  # type: ignore[union-attr]
 
 
 def _message(origin: str) -> str:

@@ -80,6 +80,8 @@ WINDOWS = {
     ),
     "large": (lambda x: F.avg_pool2d(x, 11, 7) + 1, (2, 3, 33, 40)),
     "largest": (lambda x: F.max_pool3d(x, 3, 2, 1), (1, 2, 5, 6, 7)),
+    "written out": (lambda x: F.max_pool1d(x, 5, 1, 2), (2, 3, 41)),
+    "stencil": (lambda x: x[:, 2:] + x[:, 1:-1] * 2 - x[:, :-2], (5, 131)),
     "strides": (lambda x: F.avg_pool2d(x.transpose(2, 3), 5, 3, 2), (1, 2, 9, 12)),
     "overlapping": (lambda x: x.unfold(-1, 20, 2).sum(-1), (3, 70)),
     "blocks": (lambda x: x.view(2, 5, 4, 6, 8).sum((2, 4)), (2, 20, 48)),
@@ -89,7 +91,10 @@ WINDOWS = {
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [(name, torch.float32) for name in WINDOWS]
-    + [(name, torch.bfloat16) for name in ("large", "overlapping", "blocks")],
+    + [
+        (name, torch.bfloat16)
+        for name in ("large", "written out", "stencil", "overlapping", "blocks")
+    ],
 )
 def test_windows_are_folded_in_turn(name, dtype, monkeypatch):
     monkeypatch.setattr(triton_tile, "MAX_WINDOWS", 4)
