@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 from math import prod
 
 from ..loops import sizes
+from ..loops.axes import axes_of
 from ..loops.ir import Group, Nest, Op, nest_loads, store_values
 from ..loops.ops import OPS
 from ..loops.polynomials import Size, hint, is_known
@@ -47,7 +49,11 @@ def pointwise_tiles(group: Group, device: Device) -> list[Tile]:
     if pair is not None:
         return _square_tiles(group, *pair)
     divided, found = sides(group)
-    return _flat_tiles(group, device) if found is None else _square_tiles(divided, *found)
+    if found is not None:
+        return _square_tiles(divided, *found)
+    plane = _plane(divided)
+    shapes = _plane_shapes(prod(axis.size for axis in plane))
+    return _square_tiles(divided, (), plane, shapes) if shapes else _flat_tiles(group, device)
 
 
 def sides(group: Group) -> tuple[Group, tuple[Side, Side] | None]:
@@ -122,6 +128,27 @@ def _is_arithmetic(nests: tuple[Nest, ...]) -> bool:
     return halves and short and sum(cost for _, cost in costs) >= ARITHMETIC
 
 
+# ---- planes
+
+
+def _plane(group: Group) -> Side:
+    """The last axes, where windows are read along them, and along them what these are multiplied by
+    stays the same: the weights of a channel."""
+    loads = {load for nest in group.nests for load in nest_loads(nest)}
+    axes, used = sizes.make_axes(group.space), [axes_of(load) for load in loads]
+    starts = (
+        k for k in range(1, len(axes)) if sum(not own & {*axes[k:]} for own in used) >= LEAST_WINDOW
+    )
+    start = next(starts, len(axes))
+    return axes[start:] if _reads_windows(group.nests) else ()
+
+
+def _plane_shapes(points: Size) -> list[tuple[int, int, int]]:
+    """(1, points a program, warps), of which few are beyond the plane's end."""
+    most = [(1, block, max(block // 256, 1)) for block in (FLAT, 512, 256)]
+    return [shape for shape in most if points > 1 and -hint(points) % shape[1] * 8 <= hint(points)]
+
+
 # ---- two sides
 
 
@@ -173,20 +200,24 @@ def _side(run: MemoryRun, taken: Side, least: int) -> Side:
     return tuple(reversed(side))
 
 
-def _square_tiles(group: Group, first: Side, last: Side) -> list[Tile]:
+def _square_tiles(
+    group: Group, first: Side, last: Side, shapes: Sequence[tuple[int, int, int]] = ()
+) -> list[Tile]:
     """Tiles of y by x; every other axis is a scalar z."""
     others = tuple(a for a in sizes.make_axes(group.space) if a not in (*first, *last))
     shape = tuple(prod(axis.size for axis in side) for side in (others, first, last))
     z, y, x = sizes.make_axes(shape)
+    shapes = shapes or _square_shapes(y.size, x.size)
     where: dict[Axis, Index] = {}
     for flat, side in ((z, others), (y, first), (x, last)):
         where |= zip(side, coordinates(flat, tuple(axis.size for axis in side)), strict=True)
     nests = tuple(rewrite_nest(nest, shape, (), where.__getitem__) for nest in group.nests)  # type: ignore[arg-type]
     inner: tuple[None, ...] = (None,) * len(nests)
-    wide = needs_int64(group)
+    wide, neighbours = needs_int64(group), 0 if first else 1
+    dims = ((Dim("z", z, 1), Dim("y", y, h), Dim("x", x, w)) for h, w, _ in shapes)
     return [
-        Tile((Dim("z", z, 1), Dim("y", y, h), Dim("x", x, w)), inner, nests, True, warps, wide)
-        for h, w, warps in _square_shapes(y.size, x.size)
+        Tile(sides, inner, nests, True, warps, wide, neighbours=neighbours)
+        for sides, (_, _, warps) in zip(dims, shapes, strict=True)
     ]
 
 

@@ -142,7 +142,7 @@ TABLE: dict[str, tuple[int, int, float, float]] = {
     "two convs, residual": (5, 2, 5.50, 1.00),
     "transposed conv, softmax, sigmoid": (1, 1, 2.78, 1.10),
     "conv3d, softmax, pool": (2, 1, 9.98, 1.14),
-    "depthwise conv": (0, 1, 1.00, 1.00),
+    "depthwise conv": (1, 0, 1.00, 1.04),
     "transposed view, add": (1, 0, 1.00, 1.00),
     "transposed copies, product": (1, 0, 1.00, 1.00),
     "transposed copy, flat": (1, 0, 1.00, 1.00),

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from dynfix.lowering.targets.triton import triton_split, triton_tile
 from lowering_tests import test_sink
-from lowering_tests.harness import check
+from lowering_tests.harness import check, check_gradients
 
 NHWC = torch.channels_last
 CASES = {
@@ -108,6 +108,45 @@ def test_windows_are_folded_in_turn(name, dtype, monkeypatch):
 @pytest.mark.parametrize("name", test_sink.SCANS)
 def test_scans_store_in_another_order(name):
     test_sink.test_scans_store_in_another_order(name)
+
+
+def depthwise(*shape, kernel=(3, 3), **more):
+    """A convolution of each channel by itself, between what joins it."""
+    groups, multiplier = shape[1], more.pop("multiplier", 1)
+    convolve = (F.conv1d, F.conv2d, F.conv3d)[len(shape) - 3]
+    weight = torch.randn(groups * multiplier, 1, *kernel)
+
+    def function(x, w, b):
+        return F.relu(convolve(x * 2, w, b, groups=groups, **more)) + 1
+
+    return function, torch.randn(shape), weight, torch.randn(groups * multiplier)
+
+
+DEPTHWISE = {
+    "plain": lambda: depthwise(2, 5, 9, 11),
+    "planes": lambda: depthwise(1, 3, 18, 18),
+    "padded": lambda: depthwise(2, 5, 9, 11, kernel=(5, 5), padding=2),
+    "strides": lambda: depthwise(2, 5, 9, 11, stride=(2, 3), padding=1, dilation=(1, 2)),
+    "one side": lambda: depthwise(2, 4, 9, 11, kernel=(3, 1), multiplier=2),
+    "signals": lambda: depthwise(2, 4, 40, kernel=(7,), padding=3),
+    "volumes": lambda: depthwise(1, 3, 5, 6, 7, kernel=(2, 3, 3), padding=1),
+    "many products": lambda: depthwise(1, 3, 12, 12, kernel=(7, 7)),
+}
+
+
+@pytest.mark.parametrize("name", DEPTHWISE)
+def test_convolutions_of_single_channels(name):
+    function, *inputs = DEPTHWISE[name]()
+    check(function, *inputs, rtol=1e-4, atol=1e-5)
+    check(lambda x, w, b: function(x, w, None), *inputs, rtol=1e-4, atol=1e-5)
+    inputs[0].view(-1)[::37] = math.nan
+    check(function, *inputs, rtol=1e-4, atol=1e-5)
+
+
+def test_convolutions_of_single_channels_in_bfloat16():
+    function, *inputs = depthwise(2, 5, 9, 11, padding=1)
+    check(function, *(each.bfloat16() for each in inputs), rtol=2e-2, atol=2e-2)
+    check_gradients(function, *inputs)
 
 
 GROUPS = {
