@@ -101,7 +101,7 @@ def _reads_windows(nests: tuple[Nest, ...]) -> bool:
     """Whether an operand is read at places that lie between those of vectors, as a window that is
     written out is: each lane then reads single elements, which are to lie beside other lanes'."""
     offsets: dict[object, list[Size]] = {}
-    for load in (load for nest in nests for load in nest_loads(nest)):
+    for load in {load for nest in nests for load in nest_loads(nest)}:
         known = is_known(load.index.offset)
         offsets.setdefault((load.buffer, load.index.terms, known), []).append(load.index.offset)
     for (buffer, _, known), found in offsets.items():  # type: ignore[misc]
@@ -228,6 +228,8 @@ def _square_shapes(rows: Size, columns: Size) -> list[tuple[int, int, int]]:
         shapes = [(64, 64, 8), (32, 64, 8), (32, 32, 4), (16, 64, 4)]
         return [(min(h, high), min(w, wide), warps) for h, w, warps in shapes]
     counts = [(2048, 8), (1024, 4), (4096, 8), (1024, 8)]
+    if hint(min(rows, columns, key=hint)) != min(high, wide):
+        counts = [counts[2], *counts[:2]]  # with idle lanes, of which few loads are under way
     if high < wide:
         return [(high, min(n // high, wide), warps) for n, warps in counts]
     return [(min(n // wide, high), wide, warps) for n, warps in counts]

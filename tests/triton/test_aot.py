@@ -176,6 +176,12 @@ def test_the_place_of_an_extreme_takes_two_comparisons():
     assert text.count("setp.") <= 4.5 * text.count("ld.global")  # and two once all are seen
 
 
+def test_interleaved_parts_come_in_vectors():
+    """Every other element, out of registers."""
+    text = only_kernel("row interleaved rope")
+    assert text.count("ld.global") == text.count("ld.global.v4") == 3
+
+
 def only_kernel(name) -> str:
     """The PTX of a program of one kernel."""
     ((kernels,),) = (g.variants for unit in lowered(*PROGRAMS[name]()) for _, g in groups(unit))

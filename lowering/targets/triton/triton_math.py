@@ -251,6 +251,15 @@ def sigmoid_fast(x):
     return reciprocal_flush(1.0 + exp2_flush(x * -LOG2E))
 
 
+@triton.jit
+def of_pairs(x, second: tl.constexpr):
+    """Of each two neighbours one, in place of both."""
+    half: tl.constexpr = x.shape[0] // 2
+    one, two = tl.split(tl.reshape(x, [half, 2]))
+    chosen = two if second else one
+    return tl.reshape(tl.join(chosen, chosen), [2 * half])
+
+
 # ---- torch's integer and float division
 
 

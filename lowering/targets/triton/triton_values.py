@@ -29,11 +29,12 @@ from ...loops.ir import (
 from ...loops.nodes import Node
 from ...loops.polynomials import Size, divided, is_known
 from ...loops.sizes import Axis, FloorDiv, Index, Mod
-from ...lowerings.value_builders import HALVES
+from ...lowerings.value_builders import HALVES, const
 from .triton_ops import cast, full, literal, template
 from .triton_tile import INT32, Dim, Tile
 
 Names = frozenset[str]
+PAIR = 2  # neighbours of which a load may want one
 BEYOND = "0.0"  # what a load of floats gives for lanes beyond an axis
 
 
@@ -275,6 +276,14 @@ class ValuePrinter:
         return self._literal(value)
 
     def _load(self, value: Load) -> str:
+        pair = self._pair(value)
+        if pair is not None:
+            text = f"m.of_pairs({self.value(pair[0])}, {pair[1]})"
+            if value.mask is None:
+                return text
+            return (
+                f"tl.where({self.value(value.mask)}, {text}, {self.value(const(0, value.dtype))})"
+            )
         self.loaded.add(value.buffer)
         names = self.index_uses(value.index)
         place, masks = self._place(value.index, names), self._inside(names)
@@ -288,6 +297,23 @@ class ValuePrinter:
             return f"tl.load({text}{policy})"
         other = self.beyond.setdefault(value, BEYOND) if value.dtype.is_floating_point else "0"
         return f"tl.load({text}, mask={' & '.join(masks)}, other={other}{policy})"
+
+    def _pair(self, value: Load) -> tuple[Load, int] | None:
+        """The load of whole vectors, which the kernel makes anyway, that brings what this one wants
+        of each pair of neighbours, as interleaved parts are read; and whether it is the second."""
+        axis, index = self.tile.dims[-1].axis, value.index
+        ((half, _),) = sizes.floordiv(sizes.atom_index(axis), PAIR).terms or ((axis, 1),)
+        others = (atom for atom, factor in index.terms if (atom, factor) != (half, PAIR))
+        if self.rank != ["x"] or sizes.coefficient(index, half) != PAIR:
+            return None
+        if value.dtype == torch.bool or not all(_stays(atom, axis, PAIR) for atom in others):
+            return None
+        flat = sizes.add(index, sizes.atom_index(half, -PAIR), sizes.atom_index(axis))
+        for second in range(PAIR):
+            whole = Load(value.buffer, sizes.add(flat, sizes.const(-second)))
+            if any(whole in nest.loads for nest in self.tile.nests):
+                return whole, second
+        return None
 
     def _eviction(self, value: Load, names: Names) -> str:
         """In a loop over a row: what a later loop, or every program, reads again stays cached; what

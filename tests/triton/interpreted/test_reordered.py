@@ -35,6 +35,22 @@ CASES = {
         (3, 17, 14),
         (17, 14),
     ),
+    "interleaved integers": (
+        lambda x: (
+            y := x.mul(9).int(),
+            torch.stack((y[..., 1::2], y[..., ::2]), -1).view_as(y) - y,
+        )[1],
+        (5, 34),
+    ),
+    "other rows": (
+        lambda x, y: torch.stack((x[1:, 1::2], x[:-1, ::2]), -1).view(2, 16) * y + x[1:] * x[:-1],
+        (3, 16),
+        (2, 16),
+    ),
+    "neighbours of every other": (
+        lambda x: x[:, ::2].repeat_interleave(2, 1) + x[:, 1::2].repeat_interleave(2, 1) * x,
+        (5, 300),
+    ),
     "three in turn": (
         lambda x, y: torch.stack((x, y + 1, x * 2), 2).flatten(1).sum(1),
         (7, 19),
