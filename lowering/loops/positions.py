@@ -71,7 +71,8 @@ def harmful_case(position: Indirect) -> Case | None:
     choice, last = position.value, position.bound - 1
     if isinstance(choice, Select):
         for case, number in ((True, choice.orelse), (False, choice.then)):
-            if isinstance(number, Const) and number.value >= 0 and at_least(last, number.value):
+            value = number.value if isinstance(number, Const) else None
+            if isinstance(value, int) and value >= 0 and at_least(last, value):
                 return choice.condition, case
     return None
 

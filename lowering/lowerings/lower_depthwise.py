@@ -82,9 +82,10 @@ def depthwise_in_loops(ctx: LoweringContext, node: Node, operands: Sequence[Any]
 
 
 def _has_planes(node: Node) -> bool:
-    x, weight, *rest = (getattr(given, "meta", {}).get("val") for given in node.args)
+    given: list[Any] = [getattr(each, "meta", {}).get("val") for each in node.args]
+    x, weight, bias = given[:3]
     transposed, groups = node.args[6], node.args[8]
-    tensors = [t for t in (x, weight, rest[0]) if isinstance(t, torch.Tensor)]
+    tensors = [x, weight] if bias is None else [x, weight, bias]
     known = all(isinstance(size, int) for t in tensors for size in (*t.shape, *t.stride()))
     if transposed or not known or 0 in (*x.shape, *node.meta["val"].shape):
         return False

@@ -10,7 +10,7 @@ from math import prod
 
 from ..loops import sizes
 from ..loops.axes import axes_of
-from ..loops.ir import Group, Nest, Op, nest_loads, store_values
+from ..loops.ir import Buffer, Group, Nest, Op, nest_loads, store_values
 from ..loops.ops import OPS
 from ..loops.polynomials import Size, hint, is_known
 from ..loops.sizes import Axis, Index
@@ -100,11 +100,11 @@ def _flat_tiles(group: Group, device: Device) -> list[Tile]:
 def _reads_windows(nests: tuple[Nest, ...]) -> bool:
     """Whether an operand is read at places that lie between those of vectors, as a window that is
     written out is: each lane then reads single elements, which are to lie beside other lanes'."""
-    offsets: dict[object, list[Size]] = {}
+    offsets: dict[tuple[Buffer, object, bool], list[Size]] = {}
     for load in {load for nest in nests for load in nest_loads(nest)}:
         known = is_known(load.index.offset)
         offsets.setdefault((load.buffer, load.index.terms, known), []).append(load.index.offset)
-    for (buffer, _, known), found in offsets.items():  # type: ignore[misc]
+    for (buffer, _, known), found in offsets.items():
         vector = VECTOR // buffer.dtype.itemsize
         between = sum(hint(offset - found[0]) % vector != 0 for offset in found)
         if known and len(found) >= LEAST_WINDOW and between * 2 >= len(found):

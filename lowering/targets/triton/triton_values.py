@@ -417,9 +417,10 @@ def are_neighbours(index: Index, axis: Axis, count: int) -> bool:
     """Whether places of neighbours along the axis lie side by side, those of each `count` from a
     multiple of that on at least."""
     moving = [(atom, factor) for atom, factor in index.terms if not _stays(atom, axis, count)]
-    (atom, factor), *more = moving or [(None, 0)]
-    side_by_side = atom is axis or _divides(atom, Mod, axis, count)
-    return count == 1 or (not more and factor == 1 and side_by_side)
+    if count == 1 or len(moving) != 1:
+        return count == 1
+    ((atom, factor),) = moving
+    return factor == 1 and (atom is axis or _divides(atom, Mod, axis, count))
 
 
 def _stays(atom: sizes.Atom, axis: Axis, count: int) -> bool:
@@ -432,12 +433,11 @@ def _stays(atom: sizes.Atom, axis: Axis, count: int) -> bool:
     return _divides(atom, FloorDiv, axis, count) or all(_stays(a, axis, count) for a in inside)
 
 
-def _divides(atom: sizes.Atom | None, kind: type, axis: Axis, count: int) -> bool:
+def _divides(atom: sizes.Atom, kind: type[FloorDiv] | type[Mod], axis: Axis, count: int) -> bool:
     """Whether the axis alone is divided, between such neighbours."""
-    divides = isinstance(atom, FloorDiv | Mod) and isinstance(atom, kind)
-    if not divides or atom.base is not sizes.atom_index(axis):  # type: ignore[union-attr]
+    if not isinstance(atom, kind) or atom.base is not sizes.atom_index(axis):
         return False
-    return divided(atom.divisor, count) is not None  # type: ignore[union-attr]
+    return divided(atom.divisor, count) is not None
 
 
 def _message(origin: str) -> str:
