@@ -169,6 +169,16 @@ PASSES = (
         sink,
         "moves copies with several producers into these",
         "after inlining, which leaves them",
+        CPU,
+        fusion=True,
+    ),
+    Pass(
+        "sink",
+        LOOPS,
+        partial(sink, scans=True),
+        "moves copies with several producers, or of a scan, into these",
+        "after inlining, which leaves them",
+        GPU,
         fusion=True,
     ),
     Pass(

@@ -33,7 +33,7 @@ from .kernel_graph import Item, Layout, Unit
 from .materialize_gather import picked_again, split_gather
 from .ops import OPS
 from .polynomials import Size, at_least, hint, is_known
-from .positions import asked, checks_of, uncertain, unconditional
+from .positions import asked, checks_of, harmful_case, uncertain, unconditional
 from .sizes import Atom, Axis, FloorDiv, Index, Mod
 
 CHEAP = 6  # a value that costs no more may be computed at every read
@@ -206,7 +206,7 @@ def _inline_into(
         rewriter = _Inliner(available[buffer])
         grown = _substitute(nest, available[buffer], rewriter)
         if _bearable(grown) and not (ordered and _cuts_rows(nest, grown)):
-            lost = checks.lost(nest, grown, rewriter)
+            lost = checks.lost(nest, grown, rewriter, available)
             items += [_inline_into(each, available, items, checks, ordered) for each in lost]
             nest = grown
         else:
@@ -264,10 +264,15 @@ class _Checks:
         if asked(nest):
             self._expected[nest.stores[0].buffer] = place, nest
 
-    def lost(self, nest: Nest, grown: Nest, rewriter: "_Inliner") -> list[Nest]:
+    def lost(
+        self, nest: Nest, grown: Nest, rewriter: "_Inliner", available: dict[Buffer, Nest]
+    ) -> list[Nest]:
         """Nests for what `nest` asked for, and `grown` does not."""
-        if rewriter.store.buffer in self._expected and rewriter.covers(nest):
-            del self._expected[rewriter.store.buffer]
+        buffer = rewriter.store.buffer
+        if buffer in self._expected:
+            others = [available[b] for b in nest.reads if b in available and b is not buffer]
+            if rewriter.covers(nest) or rewriter.covers_harmful(nest, others):
+                del self._expected[buffer]
         now = asked(grown)
         own = uncertain(rewriter.index(sizes.atom_index(atom)) for atom in asked(nest))
         return checks_of(grown, [atom for atom in own if atom not in now], self._layouts)
@@ -303,35 +308,50 @@ class _Inliner(ValueRewriter):
     def leave(self, value: Value) -> Value:
         if not isinstance(value, Load) or value.buffer is not self.store.buffer:
             return value
-        made = self._at(value.index)
+        made = self._at(self.store.value, value.index)
         return made if value.mask is None else masked(made, value.mask)
 
     def covers(self, nest: Nest) -> bool:
         """Whether one of the nest's loads meets, at all its points, all the positions that the
         producer asks for."""
-        axes = {axis for atom in asked(self.producer) for axis in axes_of(atom.value)}
-        whole = sizes.linear(nest.axes, sizes.contiguous_strides(nest.space + nest.inner))
-        for load in unconditional(nest):
-            if not isinstance(load, Load) or load.buffer is not self.store.buffer:
-                continue
-            if load.index is self.store.index:
-                return True
-            if load.index is whole and prod(nest.space + nest.inner) == load.buffer.size:
-                return True
-            places = stored_at(self.store, self.axes, load.index)
-            found = {places[axis] for axis in axes}
-            if len(found) == len(axes) and all(
-                places[axis] in map(sizes.atom_index, _of_size(nest, axis)) for axis in axes
-            ):
+        return any(self._meets_all(load, nest) for load in unconditional(nest))
+
+    def covers_harmful(self, nest: Nest, others: Sequence[Nest]) -> bool:
+        """Whether one of the nest's loads meets them wherever they may be out of range, which is in
+        one case alone of each. others: further producers of what the nest reads."""
+        cases = [harmful_case(atom) for atom in asked(self.producer)]
+        if None in cases:
+            return False
+        for other in others:
+            nest = _substitute(nest, other, _Inliner(other))
+        for load in (load for load in nest.loads if self._meets_all(load, nest)):
+            given = [(self._at(case[0], load.index), case[1]) for case in cases if case]
+            if all(load in unconditional(nest, (case,)) for case in given):
                 return True
         return False
 
-    def _at(self, position: Index) -> Value:
-        """What the producer stores at flat `position`."""
+    def _meets_all(self, load: Value, nest: Nest) -> bool:
+        """Whether the load goes, at the points of the nest, to everything that the producer's
+        positions depend on."""
+        if not isinstance(load, Load) or load.buffer is not self.store.buffer:
+            return False
+        axes = {axis for atom in asked(self.producer) for axis in axes_of(atom.value)}
+        whole = sizes.linear(nest.axes, sizes.contiguous_strides(nest.space + nest.inner))
+        if load.index is self.store.index:
+            return True
+        if load.index is whole and prod(nest.space + nest.inner) == load.buffer.size:
+            return True
+        places = stored_at(self.store, self.axes, load.index)
+        return len({places[axis] for axis in axes}) == len(axes) and all(
+            places[axis] in map(sizes.atom_index, _of_size(nest, axis)) for axis in axes
+        )
+
+    def _at(self, value: Value, position: Index) -> Value:
+        """The value where the producer stores at flat `position`."""
         if position is self.store.index:  # the reader's axes are the producer's
-            return self.store.value
+            return value
         places = stored_at(self.store, self.axes, position)
-        return rewrite_axes(self.store.value, lambda axis: places[axis])
+        return rewrite_axes(value, lambda axis: places[axis])
 
 
 def masked(value: Value, mask: Value) -> Value:

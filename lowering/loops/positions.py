@@ -1,7 +1,7 @@
 """Positions from memory that may be out of range: eager raises, whatever becomes of what is read
 there. A loop that would no longer ask hands its positions on to a loop that does nothing else."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from math import prod
 
 import torch
@@ -10,6 +10,7 @@ from . import sizes
 from .axes import axes_of
 from .ir import (
     Buffer,
+    Const,
     IndexValue,
     Indirect,
     Load,
@@ -23,8 +24,10 @@ from .ir import (
     rewrite_axes,
 )
 from .kernel_graph import Layout
-from .polynomials import Size
+from .polynomials import Size, at_least
 from .sizes import Axis, Index
+
+Case = tuple[Value, bool]  # a condition, and whether it holds
 
 
 def asked(nest: Nest) -> tuple[Indirect, ...]:
@@ -42,9 +45,9 @@ def uncertain(indices: Iterable[Index]) -> Iterator[Indirect]:
             yield atom
 
 
-def unconditional(nest: Nest) -> Iterator[Value]:
-    """The values that the nest computes at every point, whatever conditions give, but for loads
-    under a mask."""
+def unconditional(nest: Nest, given: Container[Case] = ()) -> Iterator[Value]:
+    """The values that the nest computes at every point, or at every one where these cases are
+    given, whatever other conditions give, but for loads under a mask."""
     seen, todo = set[Value](), [*nest.roots]
     while todo:
         value = todo.pop()
@@ -52,12 +55,26 @@ def unconditional(nest: Nest) -> Iterator[Value]:
             continue
         seen.add(value)
         if isinstance(value, Select):
+            sides = {True: value.then, False: value.orelse}
+            todo += [side for case, side in sides.items() if (value.condition, case) in given]
             todo.append(value.condition)
-        elif isinstance(value, Load) and value.mask is not None:
+        elif isinstance(value, Load) and value.mask is not None and (value.mask, True) not in given:
             todo.append(value.mask)
         else:
             yield value
             todo += value.below()
+
+
+def harmful_case(position: Indirect) -> Case | None:
+    """The only case in which the position may be out of range, of one that a condition replaces by
+    a number: a class to ignore, by the first one."""
+    choice, last = position.value, position.bound - 1
+    if isinstance(choice, Select):
+        for case, number in ((True, choice.orelse), (False, choice.then)):
+            value = number.value if isinstance(number, Const) else None
+            if isinstance(value, int) and value >= 0 and at_least(last, value):
+                return choice.condition, case
+    return None
 
 
 def checks_of(nest: Nest, atoms_: Iterable[Indirect], layouts: dict[Buffer, Layout]) -> list[Nest]:

@@ -7,22 +7,41 @@ from collections import Counter
 from . import sizes
 from .axes import canonical, rebuild
 from .inline import stored_at
-from .ir import Buffer, Load, Nest, Store, atoms, nest_loads
+from .ir import RUNNING, Buffer, Load, Nest, Store, atoms, nest_loads
 from .kernel_graph import Item, Unit
-from .polynomials import divided, is_known
+from .polynomials import divided, hint, is_known
 from .sizes import Atom, Axis, FloorDiv, Index, Mod, Size
 
 
-def sink(unit: Unit) -> Unit:
+def sink(unit: Unit, scans: bool = False) -> Unit:
     """Every whole copy of a buffer that nothing else reads left out, where its writers can store
-    into the copy."""
-    copies = [item for item in unit.items if isinstance(item, Nest) and is_copy(item)]
+    into the copy. scans: those, too, of what a scan stores, such as backwards."""
+    nests = [item for item in unit.items if isinstance(item, Nest)]
+    copies = {nest: _forwards(nest) if scans else nest for nest in nests}
+    copies = {nest: copy for nest, copy in copies.items() if is_copy(copy)}
     if not copies:
         return unit
-    stores = _Stores(unit)
-    for copy in copies:
-        stores.sink(copy)
+    stores = _Stores(unit, scans)
+    for nest, copy in copies.items():
+        stores.sink(nest, copy)
     return unit.replace(items=stores.items())
+
+
+def _forwards(nest: Nest) -> Nest:
+    """The nest over axes that take its one load forwards through memory."""
+    value = nest.stores[0].value
+    if not isinstance(value, Load):
+        return nest
+    steps = {axis: sizes.coefficient(value.index, axis) for axis in nest.axes}
+    back = {axis for axis, step in steps.items() if is_known(step) and step < 0}
+
+    def rewrite(atom: Atom) -> Index:
+        if atom not in back:
+            return sizes.atom_index(atom)
+        last = sizes.const(atom.size - 1)  # type: ignore[attr-defined]
+        return sizes.add(last, sizes.atom_index(atom, -1))
+
+    return rebuild(nest, nest.space, nest.inner, rewrite) if back else nest
 
 
 def is_copy(nest: Nest) -> bool:
@@ -58,9 +77,9 @@ def _fills(index: Index, axes: tuple[Axis, ...], size: Size) -> bool:
 class _Stores:
     """The nests of a unit by what they store, while copies are left out."""
 
-    def __init__(self, unit: Unit) -> None:
+    def __init__(self, unit: Unit, scans: bool) -> None:
         nests = [item for item in unit.items if isinstance(item, Nest)]
-        self._unit = unit
+        self._unit, self._scans = unit, scans
         self._now: dict[Nest, Nest | None] = dict(zip(nests, nests, strict=True))  # None: left out
         self._readers = Counter(b for nest in nests for b in {x.buffer for x in nest_loads(nest)})
         self._stores = Counter(store.buffer for nest in nests for store in nest.stores)
@@ -75,38 +94,47 @@ class _Stores:
         now = (self._now[i] if isinstance(i, Nest) else i for i in self._unit.items)
         return tuple(item for item in now if item is not None)
 
-    def sink(self, copy: Nest) -> None:
-        """Leave the copy out, if those that store what it reads can store where it does."""
+    def sink(self, nest: Nest, copy: Nest) -> None:
+        """Leave the nest, which is this copy, out, if those that store what it reads can store
+        where it does."""
         load, target = copy.stores[0].value, copy.stores[0].buffer
         assert isinstance(load, Load)
         source, writers = load.buffer, self._writers.get(load.buffer, [])
         pinned = source in self._pinned or target in self._given
         if self._readers[source] != 1 or pinned or self._stores[target] != 1 or not writers:
             return
-        now = ((nest, self._now[nest]) for nest in writers)
-        moved = {nest: one and _moved(one, copy, source) for nest, one in now}
+        now = ((writer, self._now[writer]) for writer in writers)
+        moved = {nest: one and _moved(one, copy, source, self._scans) for nest, one in now}
         if None in moved.values():
             return
         self._now.update(moved)
-        self._now[copy] = None
+        self._now[nest] = None
         self._readers[source] = 0
         self._stores[target] = self._stores.pop(source)
         self._writers[target] = self._writers.pop(source)
 
 
-def _moved(nest: Nest, copy: Nest, source: Buffer) -> Nest | None:
+def _moved(nest: Nest, copy: Nest, source: Buffer, scans: bool) -> Nest | None:
     """The nest with its one store going where the copy puts the element; None if that takes
     divisions."""
     store, place, load = nest.stores[0], copy.stores[0], copy.stores[0].value
-    if len(nest.stores) != 1 or store.combine is not None or nest.inner or nest.is_reduction:
+    scan = scans and store.combine in RUNNING
+    plain = store.combine is None and not nest.inner
+    if len(nest.stores) != 1 or nest.is_reduction or not (plain or scan):
         return None
     assert isinstance(load, Load)
     places = stored_at(Store(source, load.index, load), copy.axes, store.index)
     index = sizes.substitute(place.index, places)
-    made = _without_divisions(
-        Nest(nest.space, (), (Store(place.buffer, index, store.value),), nest.origins)
-    )
-    return None if _divisions(made) else canonical(made)
+    moved = Store(place.buffer, index, store.value, store.combine)
+    made = Nest(nest.space, nest.inner, (moved,), nest.origins)
+    made = made if scan else _without_divisions(made)
+    return None if _divisions(made) or _steps(made) != _steps(nest) else canonical(made)
+
+
+def _steps(nest: Nest) -> list[Size]:
+    """How far apart a scan stores what it finds, in either direction."""
+    inner, index = nest.axes[len(nest.space) :], nest.stores[0].index
+    return [max(step, -step, key=hint) for step in (sizes.coefficient(index, a) for a in inner)]
 
 
 def _divisions(nest: Nest) -> list[FloorDiv | Mod]:

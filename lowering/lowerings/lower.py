@@ -35,7 +35,7 @@ from . import (
     lower_scatter,
 )
 from .lower_convolutions import with_wider_groups
-from .lower_depthwise import turned_depthwise
+from .lower_depthwise import depthwise_in_loops, turned_depthwise
 from .lower_products import aligned_product, wants_alignment, with_room
 from .lower_writes import Write, write_back
 from .lowering_context import LoweringContext
@@ -306,7 +306,7 @@ class GraphLowering:
         args, kwargs = self.resolve(node.args), self.resolve(node.kwargs)
         if wants_alignment(node) and all(isinstance(arg, Ref) for arg in args):
             return aligned_product(self.ctx, node, args)
-        for other_form in (with_room, with_wider_groups, turned_depthwise):
+        for other_form in (with_room, with_wider_groups, turned_depthwise, depthwise_in_loops):
             made = other_form(self.ctx, node, args)
             if made is not None:
                 return made

@@ -37,7 +37,7 @@ def _cat(ctx: LoweringContext, node: Any, tensors: Sequence[Ref], dim: int = 0) 
     around = _cycle(parts, axis)
     if around is not None:
         return ctx.pointwise(node, lambda at: around(at))
-    if len(parts) <= MAX_SELECTED_PARTS and any(user.target in LOWERINGS for user in node.users):
+    if len(parts) <= MAX_SELECTED_PARTS and _is_computed_with(node, through_views=not ctx.ordered):
         return ctx.pointwise(node, lambda at: _picked(parts, axis, at, value.dtype))
     target = ctx.result(value)
     start: Size = 0
@@ -45,6 +45,16 @@ def _cat(ctx: LoweringContext, node: Any, tensors: Sequence[Ref], dim: int = 0) 
         _store_part(ctx, target, part, axis, start)
         start += part.shape[axis]
     return target
+
+
+def _is_computed_with(node: Any, through_views: bool) -> bool:
+    """Whether a loop reads the tensor, or a view of it."""
+    views = [
+        user for user in node.users if through_views and getattr(user.target, "is_view", False)
+    ]
+    return any(user.target in LOWERINGS for user in node.users) or any(
+        _is_computed_with(view, through_views) for view in views
+    )
 
 
 def _cycle(parts: Sequence[Ref], axis: int) -> Callable[[tuple[Index, ...]], Value] | None:

@@ -3,15 +3,19 @@ of the space."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 from math import prod
 
 from ..loops import sizes
-from ..loops.ir import Group, Nest, Op, store_values
+from ..loops.axes import axes_of
+from ..loops.ir import Buffer, Group, Nest, Op, nest_loads, store_values
 from ..loops.ops import OPS
-from ..loops.polynomials import Size, hint
+from ..loops.polynomials import Size, hint, is_known
 from ..loops.sizes import Axis, Index
 from .triton.triton_axes import (
+    VECTOR,
     MemoryRun,
     accesses,
     coordinates,
@@ -32,6 +36,7 @@ LEAST_RUN = 16  # elements side by side that are worth fetching together
 SIDE = 64  # points of one side of a tile
 FLAT = 1024  # points of a flat program
 WARP = 128  # and of a warp in it
+LEAST_WINDOW = 3  # elements that are read of one
 SHARE = 16  # that what is read in pieces has of all bytes, at least: each costs as many sectors
 
 Side = tuple[Axis, ...]  # outermost first
@@ -44,7 +49,11 @@ def pointwise_tiles(group: Group, device: Device) -> list[Tile]:
     if pair is not None:
         return _square_tiles(group, *pair)
     divided, found = sides(group)
-    return _flat_tiles(group, device) if found is None else _square_tiles(divided, *found)
+    if found is not None:
+        return _square_tiles(divided, *found)
+    plane = _plane(divided)
+    shapes = _plane_shapes(prod(axis.size for axis in plane))
+    return _square_tiles(divided, (), plane, shapes) if shapes else _flat_tiles(group, device)
 
 
 def sides(group: Group) -> tuple[Group, tuple[Side, Side] | None]:
@@ -80,10 +89,27 @@ def _flat_tiles(group: Group, device: Device) -> list[Tile]:
     if fair >= FLAT and _is_arithmetic(nests):
         blocks = [(FLAT, 1), (2048, 2), *blocks]
     inner: tuple[None, ...] = (None,) * len(nests)
-    return [
+    neighbours = 1 if _reads_windows(nests) else 0
+    tiles = [
         Tile((Dim("x", x, min(block, pow2(x.size))),), inner, nests, True, warps, wide)
         for block, warps in blocks
     ]
+    return [dataclasses.replace(tile, neighbours=neighbours) for tile in tiles]
+
+
+def _reads_windows(nests: tuple[Nest, ...]) -> bool:
+    """Whether an operand is read at places that lie between those of vectors, as a window that is
+    written out is: each lane then reads single elements, which are to lie beside other lanes'."""
+    offsets: dict[tuple[Buffer, object, bool], list[Size]] = {}
+    for load in {load for nest in nests for load in nest_loads(nest)}:
+        known = is_known(load.index.offset)
+        offsets.setdefault((load.buffer, load.index.terms, known), []).append(load.index.offset)
+    for (buffer, _, known), found in offsets.items():
+        vector = VECTOR // buffer.dtype.itemsize
+        between = sum(hint(offset - found[0]) % vector != 0 for offset in found)
+        if known and len(found) >= LEAST_WINDOW and between * 2 >= len(found):
+            return True
+    return False
 
 
 def _is_arithmetic(nests: tuple[Nest, ...]) -> bool:
@@ -100,6 +126,27 @@ def _is_arithmetic(nests: tuple[Nest, ...]) -> bool:
     short = all(name in SHORTER for name, cost in costs if cost >= OPS["exp"].cost)
     halves = all(dtype.itemsize == 2 and dtype.is_floating_point for dtype in stored)
     return halves and short and sum(cost for _, cost in costs) >= ARITHMETIC
+
+
+# ---- planes
+
+
+def _plane(group: Group) -> Side:
+    """The last axes, where windows are read along them, and along them what these are multiplied by
+    stays the same: the weights of a channel."""
+    loads = {load for nest in group.nests for load in nest_loads(nest)}
+    axes, used = sizes.make_axes(group.space), [axes_of(load) for load in loads]
+    starts = (
+        k for k in range(1, len(axes)) if sum(not own & {*axes[k:]} for own in used) >= LEAST_WINDOW
+    )
+    start = next(starts, len(axes))
+    return axes[start:] if _reads_windows(group.nests) else ()
+
+
+def _plane_shapes(points: Size) -> list[tuple[int, int, int]]:
+    """(1, points a program, warps), of which few are beyond the plane's end."""
+    most = [(1, block, max(block // 256, 1)) for block in (FLAT, 512, 256)]
+    return [shape for shape in most if points > 1 and -hint(points) % shape[1] * 8 <= hint(points)]
 
 
 # ---- two sides
@@ -153,20 +200,24 @@ def _side(run: MemoryRun, taken: Side, least: int) -> Side:
     return tuple(reversed(side))
 
 
-def _square_tiles(group: Group, first: Side, last: Side) -> list[Tile]:
+def _square_tiles(
+    group: Group, first: Side, last: Side, shapes: Sequence[tuple[int, int, int]] = ()
+) -> list[Tile]:
     """Tiles of y by x; every other axis is a scalar z."""
     others = tuple(a for a in sizes.make_axes(group.space) if a not in (*first, *last))
     shape = tuple(prod(axis.size for axis in side) for side in (others, first, last))
     z, y, x = sizes.make_axes(shape)
+    shapes = shapes or _square_shapes(y.size, x.size)
     where: dict[Axis, Index] = {}
     for flat, side in ((z, others), (y, first), (x, last)):
         where |= zip(side, coordinates(flat, tuple(axis.size for axis in side)), strict=True)
     nests = tuple(rewrite_nest(nest, shape, (), where.__getitem__) for nest in group.nests)  # type: ignore[arg-type]
     inner: tuple[None, ...] = (None,) * len(nests)
-    wide = needs_int64(group)
+    wide, neighbours = needs_int64(group), 0 if first else 1
+    dims = ((Dim("z", z, 1), Dim("y", y, h), Dim("x", x, w)) for h, w, _ in shapes)
     return [
-        Tile((Dim("z", z, 1), Dim("y", y, h), Dim("x", x, w)), inner, nests, True, warps, wide)
-        for h, w, warps in _square_shapes(y.size, x.size)
+        Tile(sides, inner, nests, True, warps, wide, neighbours=neighbours)
+        for sides, (_, _, warps) in zip(dims, shapes, strict=True)
     ]
 
 
@@ -177,6 +228,8 @@ def _square_shapes(rows: Size, columns: Size) -> list[tuple[int, int, int]]:
         shapes = [(64, 64, 8), (32, 64, 8), (32, 32, 4), (16, 64, 4)]
         return [(min(h, high), min(w, wide), warps) for h, w, warps in shapes]
     counts = [(2048, 8), (1024, 4), (4096, 8), (1024, 8)]
+    if hint(min(rows, columns, key=hint)) != min(high, wide):
+        counts = [counts[2], *counts[:2]]  # with idle lanes, of which few loads are under way
     if high < wide:
         return [(high, min(n // high, wide), warps) for n, warps in counts]
     return [(min(n // wide, high), wide, warps) for n, warps in counts]

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from dynfix.lowering.graph.raising_calls import as_any_other, raising_calls
+from dynfix.lowering.loops.ir import has_positions
 
 from .harness import check, check_gradients, compiled, units
 
@@ -110,6 +111,56 @@ def test_positions_are_asked_for_once_where_all_of_them_are_read(monkeypatch):
     check(halves, Y, FIRST)
     nests = [nest for unit in found for item in unit.items for nest in item.nests]
     assert len(nests) == 1
+
+
+def _pick(x, i, replaced):
+    return x[:3].gather(1, replaced[:, None])[:, 0]
+
+
+REPLACED = {  # an index by a number where a condition says so, and what it picks by others
+    "ignored": lambda x, i: F.cross_entropy(x[:3], i, ignore_index=-9),
+    "ignored, one by one": lambda x, i: F.nll_loss(x[:3], i, reduction="none", ignore_index=-9),
+    "images": lambda x, i: F.cross_entropy(x[None, :, :3], i[None], ignore_index=-9),
+    "the same": lambda x, i: torch.where(i > -9, _pick(x, i, torch.where(i > -9, i, 0)), 0.5),
+    "negated": lambda x, i: _pick(x, i, i.masked_fill(i == -9, 2)).masked_fill(i == -9, 0.5),
+    "twice": lambda x, i: torch.where(
+        i != -9, torch.where(i < 3, _pick(x, i, torch.where(i != -9, i, 1)), 1.0), 2.0
+    ),
+    "another": lambda x, i: torch.where(i > 0, _pick(x, i, torch.where(i != -9, i, 0)), 0.5),
+    "the other side": lambda x, i: torch.where(
+        i != -9, 0.5, _pick(x, i, torch.where(i != -9, i, 0))
+    ),
+    "too large": lambda x, i: torch.where(i != -9, _pick(x, i, torch.where(i != -9, i, 5)), 0.5),
+    "of others": lambda x, i: torch.where(
+        i != -9, _pick(x, i, torch.where(i != -9, i, 0)).flip(0), 0.5
+    ),
+}
+IMAGES = torch.randint(-1, 21, (2, 64, 64)).abs()
+INDICES = [(0, 3, 1), (-9, 3, -9), (1, -9, 4), (5, -9, 0), (-9, -9, 7), (-9, -1, 2), (9, 1, -9)]
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_positions_that_a_condition_replaces(name):
+    fn = REPLACED[name]
+    call = compiled(fn, Y, FIRST)
+    for values in INDICES:
+        index = torch.tensor(values)
+        try:
+            wanted = fn(Y, index)
+        except (IndexError, RuntimeError):
+            with pytest.raises((IndexError, RuntimeError)):
+                call(Y, index)
+                pytest.fail(f"{values} is an error")
+        else:
+            torch.testing.assert_close(call(Y, index), wanted, equal_nan=True)
+
+
+def test_a_class_to_ignore_needs_no_loop_of_its_own(monkeypatch):
+    found = units(monkeypatch)
+    check(lambda x, i: F.cross_entropy(x, i), torch.randn(2, 21, 64, 64), IMAGES)
+    nests = [nest for unit in found for item in unit.items for nest in item.nests]
+    picks = [nest for nest in nests if has_positions(nest)]
+    assert len(picks) == 1 and any(load.dtype.is_floating_point for load in picks[0].loads)
 
 
 NOT_NEEDED = {

@@ -49,6 +49,26 @@ def test_joins_in_another_order(order):
     check(fn, *(torch.randn(4, 6, 6) for _ in range(3)))
 
 
+SCANS = {
+    "backwards": lambda x: x.flip(1).cumsum(1).flip(1),
+    "backwards, of columns": lambda x: x.flip(0).cumsum(0).flip(0),
+    "of something": lambda x: (x * 2).flip(-1).cumprod(-1).flip(-1),
+    "both ways": lambda x: x.cumsum(1).flip(0, 1),
+    "turned": lambda x: x.cumsum(1).t().contiguous(),
+    "planes": lambda x: x.view(3, 5, -1).flip(2).cumsum(2).flip(2).transpose(0, 1).contiguous(),
+    "read twice": lambda x: ((y := x.cumsum(1)).flip(1), y * 2),
+    "returned": lambda x: ((y := x.cumsum(1)).flip(1), y),
+    "added to": lambda x: x.flip(1).cumsum(1).flip(1) + x,
+}
+
+
+@pytest.mark.parametrize("name", SCANS)
+def test_scans_store_in_another_order(name):
+    check(SCANS[name], torch.randn(15, 22))
+    check(SCANS[name], torch.randn(15, 34).half()[:, ::2], rtol=1e-2, atol=1e-2)
+    check(SCANS[name], torch.randn(15, 0))
+
+
 def test_what_else_is_read_stays():
     def fn(a, b):
         whole = torch.stack([a.sin(), b.cos(), a * b, a - b, a + b])

@@ -30,7 +30,7 @@ from dynfix.runtime.gpu.triton_kernels import TritonKernel
 SECTOR, VECTOR, LANES = 32, 16, 32
 SIZES = {"1": 1, "8": 1, "16": 2, "32": 4, "64": 8}
 FELT = 50  # times less than the whole: it may be read as it likes
-TURNS = 32  # of a loop that is unrolled, which run all
+TURNS = 128  # of a loop that is unrolled, which run all
 
 
 class _Pointer:
@@ -138,6 +138,7 @@ def _language(run: _Run) -> _Functions:
         zeros=lambda shape, *_: full(shape, 0.0),
         broadcast_to=lambda x, shape: numpy.broadcast_to(x, shape),
         reshape=lambda x, shape: numpy.reshape(x, shape),
+        max_contiguous=lambda x, _: x,
         minimum=numpy.minimum,
         maximum=numpy.maximum,
         abs=numpy.abs,
@@ -166,8 +167,8 @@ def _helpers() -> _Functions:
         _shaped,
         ext=_Functions(_shaped),
         after_earlier=lambda: None,
-        arg_max_step=pair,
-        arg_min_step=pair,
+        arg_max_next=pair,
+        arg_min_next=pair,
         exponentials_step=pair,
         exponentials_steps=pair,
         squares_step=pair,

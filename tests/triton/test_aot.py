@@ -15,7 +15,7 @@ from dynfix.lowering.loops.ir import REDUCTIONS, Buffer, Group, Load, Nest, Op, 
 from dynfix.lowering.loops.ops import NUMBERS, OPS
 from dynfix.lowering.loops.polynomials import Var, variable
 from dynfix.lowering.loops.sizes import Axis, atom_index, linear
-from dynfix.lowering.targets.triton.triton_target import print_group
+from dynfix.lowering.targets.triton.triton_target import HEADER, print_group
 from dynfix.lowering.targets.triton.triton_tile import Device
 from dynfix.runtime.errors import BuildError
 from dynfix.runtime.gpu.triton_kernels import (
@@ -26,7 +26,10 @@ from dynfix.runtime.gpu.triton_kernels import (
     load_source,
 )
 from kernel_examples import EXAMPLES, swiglu
+from schedule_programs import PROGRAMS
 from triton.backends.compiler import GPUTarget
+from without_gpu import lowered
+from without_gpu import printed_groups as groups
 
 pytestmark = pytest.mark.skipif(interpreted(), reason="the interpreter builds nothing")
 TARGETS = {"sm_90": GPUTarget("cuda", 90, 32), "gfx942": GPUTarget("hip", "gfx942", 64)}
@@ -150,6 +153,39 @@ def test_aligned_pointers_are_read_in_vectors():
     kernel = group.variants[0][0]
     assert "ld.global.v" in made(group, kernel, "sm_90").asm["ptx"]
     assert "ld.global.v" not in made(group, kernel, "sm_90", aligned=False).asm["ptx"]
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("row softmax of channels", 8),
+        ("row norm of channels", 12),
+        ("row softmax over W of NHWC", 12),
+        ("row LayerNorm of patches", 21),
+        ("RMSNorm of channels", 4),
+    ],
+)
+def test_columns_are_folded_inside_threads(name, most):
+    """Shuffles between lanes bound these kernels where each lane has many columns, a few rows of
+    each."""
+    assert 0 < only_kernel(name).count("shfl.sync") <= most
+
+
+def test_the_place_of_an_extreme_takes_two_comparisons():
+    text = only_kernel("argmax over the middle")
+    assert text.count("setp.") <= 4.5 * text.count("ld.global")  # and two once all are seen
+
+
+def test_interleaved_parts_come_in_vectors():
+    """Every other element, out of registers."""
+    text = only_kernel("row interleaved rope")
+    assert text.count("ld.global") == text.count("ld.global.v4") == 3
+
+
+def only_kernel(name) -> str:
+    """The PTX of a program of one kernel."""
+    ((kernels,),) = (g.variants for unit in lowered(*PROGRAMS[name]()) for _, g in groups(unit))
+    return made(TritonGroup("", (), (), HEADER), kernels[0], "sm_90").asm["ptx"]
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -29,6 +29,7 @@ from dynfix.lowering.targets.triton.triton_tile import (
     part_tiles,
     pow2,
 )
+from dynfix.lowering.targets.triton.triton_values import are_neighbours
 from kernel_examples import (
     EXAMPLES,
     add_layer_norm,
@@ -79,6 +80,43 @@ def test_division_keeps_values(factors):
         values = {a: i, b: j}
         assert evaluate(floordiv(index, divisor), values) == evaluate(index, values) // divisor
         assert evaluate(mod(index, divisor), values) == evaluate(index, values) % divisor
+
+
+PAIRED, OTHER = Axis(1, 24), Axis(0, 5)
+TERMS = [
+    (atom, factor)
+    for base in (atom_index(PAIRED), linear((OTHER, PAIRED), (24, 1)), Index(((PAIRED, 1),), 1))
+    for n in (2, 3, 6, 12)
+    for atom, _ in (*floordiv(base, n).terms, *mod(base, n).terms)
+    for factor in (1, 2, 24)
+] + [(axis, factor) for axis in (PAIRED, OTHER) for factor in (1, 2, 24)]
+
+
+@pytest.mark.parametrize("first", range(len(TERMS)))
+def test_only_pairs_that_lie_side_by_side_are_said_to(first):
+    """Else a vector would bring another element."""
+    for second in range(first, len(TERMS)):
+        index = add(Index((TERMS[first],), 0), Index((TERMS[second],), 3))
+        steps = {
+            evaluate(index, {PAIRED: x + 1, OTHER: y}) - evaluate(index, {PAIRED: x, OTHER: y})
+            for x, y in itertools.product(range(0, 24, 2), range(5))
+        }
+        assert steps == {1} or not are_neighbours(index, PAIRED, 2)
+    index = add(mod(atom_index(PAIRED), 6), floordiv(atom_index(PAIRED), 6))
+    assert are_neighbours(index, PAIRED, 2) and not are_neighbours(index, PAIRED, 4)
+
+
+@pytest.mark.parametrize(("step", "alone"), [(1, True), (3, True), (64, False)])
+def test_elements_of_a_window_are_read_one_by_one(step, alone):
+    """Vectors would begin between those that memory has."""
+    x, y = (common.Buffer(name, torch.float32, 1 << 20) for name in "xy")
+    flat = atom_index(Axis(0, 1 << 19))
+    loads = [Load(x, add(flat, sizes.const(k * step))) for k in range(4)]
+    total = loads[0]
+    for load in loads[1:]:
+        total = common.Op("add", (total, load), torch.float32)
+    group = Group("window", (1 << 19,), (Nest((1 << 19,), (), (Store(y, flat, total),)),))
+    assert ("max_contiguous" in print_group(group).variants[0][0].text) == alone
 
 
 def test_power_of_two():

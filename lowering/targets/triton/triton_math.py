@@ -251,6 +251,15 @@ def sigmoid_fast(x):
     return reciprocal_flush(1.0 + exp2_flush(x * -LOG2E))
 
 
+@triton.jit
+def of_pairs(x, second: tl.constexpr):
+    """Of each two neighbours one, in place of both."""
+    half: tl.constexpr = x.shape[0] // 2
+    one, two = tl.split(tl.reshape(x, [half, 2]))
+    chosen = two if second else one
+    return tl.reshape(tl.join(chosen, chosen), [2 * half])
+
+
 # ---- torch's integer and float division
 
 
@@ -372,20 +381,16 @@ def reduce_all(x, axis: tl.constexpr):
 
 
 @triton.jit
-def arg_max_step(v, i, w, j):
-    """The larger value, NaN above all, the smaller index among equals."""
-    vn = v != v
-    wn = w != w
-    left = (v > w) | (vn & (wn == 0)) | (((v == w) | (vn & wn)) & (i < j))
-    return tl.where(left, v, w), tl.where(left, i, j)
+def arg_max_next(v, i, w, j):
+    """The larger of `v` and a `w` of a later place, NaN above all, the first among equals."""
+    take = ((v >= w) == 0) & (v == v)
+    return tl.where(take, w, v), tl.where(take, j, i)
 
 
 @triton.jit
-def arg_min_step(v, i, w, j):
-    vn = v != v
-    wn = w != w
-    left = (v < w) | (vn & (wn == 0)) | (((v == w) | (vn & wn)) & (i < j))
-    return tl.where(left, v, w), tl.where(left, i, j)
+def arg_min_next(v, i, w, j):
+    take = ((v <= w) == 0) & (v == v)
+    return tl.where(take, w, v), tl.where(take, j, i)
 
 
 # ---- reductions with two accumulators (triton_one_pass)
@@ -439,8 +444,6 @@ if INTERPRETED:
     reduce_max = ext.reduce_max
     reduce_min = ext.reduce_min
     reduce_prod = ext.reduce_prod
-    argmax = ext.argmax
-    argmin = ext.argmin
 else:
 
     @triton.jit
@@ -455,10 +458,22 @@ else:
     def reduce_prod(x, axis: tl.constexpr):
         return tl.reduce(x, axis, _mul)
 
-    @triton.jit
-    def argmax(v, i, axis: tl.constexpr):
-        return tl.reduce((v, i), axis, arg_max_step)
 
-    @triton.jit
-    def argmin(v, i, axis: tl.constexpr):
-        return tl.reduce((v, i), axis, arg_min_step)
+@triton.jit
+def _first_of(best, v, i, axis: tl.constexpr):
+    """The smallest place at which `v` is the best, which is NaN if any is."""
+    every = best
+    if len(v.shape) > 1:
+        every = tl.expand_dims(best, axis)
+    last: tl.constexpr = (1 << (i.dtype.primitive_bitwidth - 1)) - 1
+    return best, tl.min(tl.where((v == every) | (v != v), i, last), axis)
+
+
+@triton.jit
+def argmax(v, i, axis: tl.constexpr):
+    return _first_of(reduce_max(v, axis), v, i, axis)
+
+
+@triton.jit
+def argmin(v, i, axis: tl.constexpr):
+    return _first_of(reduce_min(v, axis), v, i, axis)

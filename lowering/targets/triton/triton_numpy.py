@@ -86,20 +86,3 @@ def _reduction(function):
 
 
 reduce_max, reduce_min, reduce_prod = _reduction(np.max), _reduction(np.min), _reduction(np.prod)
-
-
-def _arg(pick):
-    def run(v, i, axis):
-        values, indices = _data(v), _data(i)
-        best = pick(values, axis=axis, keepdims=True)
-        equal = (values == best) | (
-            np.isnan(values) & np.isnan(best) if values.dtype.kind == "f" else False
-        )
-        first = np.where(equal, indices, np.iinfo(indices.dtype).max).min(axis=axis)
-        block = len(v.shape) > 1
-        return _tensor(np.squeeze(best, axis), v.dtype, block), _tensor(first, i.dtype, block)
-
-    return run
-
-
-argmax, argmin = _arg(np.max), _arg(np.min)

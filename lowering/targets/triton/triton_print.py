@@ -31,7 +31,7 @@ from ...loops.sizes import FloorDiv
 from ...lowerings.value_builders import HALVES
 from .triton_one_pass import BASES, base_of
 from .triton_ops import TYPES, cast, fold, full, identity, literal, step
-from .triton_tile import INT32, WINDOW, Dim, Tile
+from .triton_tile import MOST_IN_TURN, Dim, Tile
 from .triton_values import Names, ValuePrinter
 
 INDENT = "    "
@@ -215,7 +215,7 @@ class KernelPrinter(ValuePrinter):
         if apart:  # what is beyond the end is asked of the last turn alone
             inside, end = f"{name}_in = tl.full({name}.shape, True, tl.int1)", last
         turns = self._range(f"{end}, {dim.block}")
-        if dim.block == 1 and dim.programs <= WINDOW and is_known(dim.axis.size):
+        if dim.block == 1 and dim.programs <= MOST_IN_TURN and is_known(dim.axis.size):
             turns = f"tl.static_range(0, {dim.axis.size})"
         self.lines.append(f"for start in {turns}:")
         self.lines += [INDENT + line for line in [body[0], *[inside] * (not dim.exact), *body[1:]]]
@@ -307,13 +307,11 @@ class KernelPrinter(ValuePrinter):
             self.body.append(f"{names[0]} = {step(value.kind, dtype).format(names[0], text)}")
             return tuple(names)
         names.append(self._fresh("a"))
-        self.lines.append(
-            f"{names[1]} = tl.full({shape}, {2**63 - 1 if self.tile.wide else INT32},"
-            f" {self.integer})"
-        )
+        first = f"{self._lanes(dim)} + " if dim.block > 1 else ""
+        self.lines.append(f"{names[1]} = {first}tl.full({shape}, 0, {self.integer})")
         both = ", ".join(names)
         self.body.append(
-            f"{both} = m.arg_{value.kind[3:]}_step({both}, {text}, {self.names[dim.axis]})"
+            f"{both} = m.arg_{value.kind[3:]}_next({both}, {text}, {self.names[dim.axis]})"
         )
         return tuple(names)
 
@@ -350,7 +348,7 @@ class KernelPrinter(ValuePrinter):
         """The lanes together."""
         dim, axis = self.inner, self.rank.index("r")
         assert dim is not None
-        column, (one, two), base = "[:, None]" * (len(self.rank) == 2), parts, self._fresh("t")
+        column, (one, two), base = self._column(), parts, self._fresh("t")
         if value.kind == EXPONENTIALS:
             self.memo[base_of(value)] = base
             self.lines.append(f"{base} = m.reduce_max({one}, {axis}){column}")
@@ -363,6 +361,12 @@ class KernelPrinter(ValuePrinter):
         apart = f"{two} + {count} * ({one} - {base}) * ({one} - {base})"
         self.lines.append(f"{name} = tl.sum({apart}, {axis}){column}")
 
+    def _column(self) -> str:
+        """What gives a fold its place among the axes of the tile."""
+        if len(self.rank) < 2:
+            return ""
+        return f"[{', '.join('None' if name == 'r' else ':' for name in self.rank)}]"
+
     def _fold(self, value: Reduced, parts: tuple[str, ...]) -> None:
         name = self._fresh("t")
         self.memo[value] = name
@@ -373,7 +377,7 @@ class KernelPrinter(ValuePrinter):
         if value.kind in BASES:
             return self._fold_two(value, name, parts)
         axis = self.rank.index("r")
-        column = "[:, None]" * (len(self.rank) == 2)
+        column = self._column()
         if value.kind.startswith("arg"):
             self.lines.append(
                 f"{name}_value, {name} = m.{value.kind}({parts[0]}, {parts[1]}, {axis})"
@@ -396,11 +400,8 @@ class KernelPrinter(ValuePrinter):
             self._forget(store.buffer)
             self.locals[store.buffer] = value
             return
-        place, names, wanted = (
-            self.index(store.index),
-            self.index_uses(store.index),
-            self.used(store.value),
-        )
+        names, wanted = self.index_uses(store.index), self.used(store.value)
+        place = self._place(store.index, names)
         self._check(store.index, self._inside(names | wanted))
         if store.combine is None and not wanted <= names:
             raise LoweringError(
@@ -440,7 +441,7 @@ class KernelPrinter(ValuePrinter):
             neutral = literal(identity(kind, dtype), dtype)
             text = self._emit(f"tl.where({self.names[dim.axis]}_in, {text}, {neutral})", whole)
         carry, sign = self._fresh("a"), {"sum": "+", "prod": "*"}[kind]
-        column = "[:, None]" * (len(self.rank) == 2)
+        column = self._column()
         start = full(identity(kind, dtype), dtype, self._shape(self._space_names()))
         self.lines.append(f"{carry} = {start if column else full(identity(kind, dtype), dtype)}")
         value = self._emit(f"{carry} {sign} tl.cum{kind}({text}, {axis})", whole)

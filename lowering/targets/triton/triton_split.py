@@ -12,6 +12,7 @@ from math import prod
 import torch
 
 from ...loops import sizes
+from ...loops.axes import merge
 from ...loops.ir import (
     EXPONENTIALS,
     SQUARES,
@@ -36,13 +37,15 @@ from ...loops.ir import (
 )
 from ...loops.sizes import Atom, Axis, Index
 from ..triton_pointwise import sides
-from .triton_axes import absorb_inner, flatten
+from .triton_axes import absorb_inner, split_space
 from .triton_one_pass import BASES, base_of, one_pass
 from .triton_ops import identity
-from .triton_tile import COLUMNS, LOOPED, PERSISTENT, Device, pow2, runs_along_space
+from .triton_tile import COLUMNS, LOOPED, PERSISTENT, Device, folds_columns, pow2
 
-FEWEST = 256  # elements of a column up to which it is not split
+LEAST_SPLIT = 1 << 16  # elements below which nothing is
+FEWEST = 256  # elements of a column up to which it is not
 MIN_SPLIT_ELEMENTS = 32  # elements of a part of it
+PIECE = 64  # bytes side by side in memory that are worth fetching together
 MAX_COLUMN_PARTS = 512  # parts of columns: another kernel goes through them
 
 
@@ -84,8 +87,9 @@ def _kinds(group: Group, device: Device) -> tuple[str, ...]:
     nest = group.nests[lengths.index(max(lengths))]
     count = _splits(nest, device)
     if count > 1:
-        chunk, parts = _chunks(max(lengths), count, _unit(runs_along_space((flatten(nest),))))
-        return (SQUARES, EXPONENTIALS) if chunk * parts == max(lengths) else (EXPONENTIALS,)
+        length = prod(_folded(nest))
+        chunk, parts = _chunks(length, count, _unit(_by_columns(nest)))
+        return (SQUARES, EXPONENTIALS) if chunk * parts == length else (EXPONENTIALS,)
     return (SQUARES, EXPONENTIALS) if max(lengths) > PERSISTENT else ()
 
 
@@ -103,14 +107,42 @@ def _unit(columns: bool) -> int:
     return 32 if columns else LOOPED
 
 
+def _beside(nest: Nest) -> tuple[int, ...]:
+    """The last inner axis, if it is a short run in memory that goes on along the space, as groups
+    of channels that lie last: each of its points is a column, and they are folded in the end."""
+    divided = split_space(Group("fold", nest.space, (nest,))).nests[0]
+    loads = [load for load in divided.loads if load.buffer.scope == "global"]
+    places = any(
+        value.kind.startswith("arg") for value in nest.values if isinstance(value, Reduced)
+    )
+    if places or not loads or not nest.is_reduction or len(nest.inner) < 2:
+        return ()
+    largest, last = max(loads, key=lambda load: load.buffer.size), divided.axes[-1]
+    steps = [sizes.coefficient(largest.index, axis) for axis in divided.axes]
+    short = last.size * largest.dtype.itemsize < PIECE
+    goes_on = last.size in steps[: len(divided.space)]
+    return (last.size,) if steps[-1] == 1 and short and goes_on else ()
+
+
+def _folded(nest: Nest) -> tuple[int, ...]:
+    """The inner axes without one of columns that lie side by side."""
+    return nest.inner[: len(nest.inner) - len(_beside(nest))]
+
+
+def _by_columns(nest: Nest) -> bool:
+    return bool(_beside(nest)) or folds_columns(nest)
+
+
 def _splits(nest: Nest, device: Device) -> int:
     """Into how many parts the inner axes of a nest should be cut; 0: leave them whole."""
-    rows, length = prod(nest.space), prod(nest.inner)
-    columns = runs_along_space((flatten(nest),))
+    beside, columns = _beside(nest), _by_columns(nest)
+    rows, length = prod((*nest.space, *beside)), prod(_folded(nest))
     programs = -(-rows // COLUMNS) if columns else rows
     least = FEWEST if columns else PERSISTENT
-    if length <= least or programs >= 2 * device.multiprocessors or rows * length < 1 << 16:
+    if length <= least or rows * length < LEAST_SPLIT:
         return 0
+    if programs >= 2 * device.multiprocessors:
+        return 2 if beside else 0
     if not nest.is_reduction:
         return 1
     longest = min(length // MIN_SPLIT_ELEMENTS, MAX_COLUMN_PARTS) if columns else length // LOOPED
@@ -191,7 +223,7 @@ def split(group: Group, count: int) -> Pieces:
     if count < 2 or not first.is_reduction:
         return Pieces((group,))
     cutter = _Split(group, count)
-    partial = Group(f"{group.name}_part", cutter.space, (cutter.partial(),))
+    partial = cutter.partials()
     rest = Group(f"{group.name}_fold", group.space, (*cutter.folded(), *group.nests[1:]))
     return Pieces((partial, rest), tuple(cutter.buffers.values()))
 
@@ -199,12 +231,13 @@ def split(group: Group, count: int) -> Pieces:
 class _Split:
     def __init__(self, group: Group, count: int) -> None:
         self.group, self.nest = group, group.nests[0]
-        self.columns = runs_along_space((flatten(self.nest),))
-        self.length = prod(self.nest.inner)
+        self.columns, self.beside = _by_columns(self.nest), _beside(self.nest)
+        self.length = prod(_folded(self.nest))
         self.chunk, self.count = _chunks(self.length, count, _unit(self.columns))
-        self.rows = prod(group.space)
+        self.rows = prod((*group.space, *self.beside))
         # Columns lie side by side in the partial results, rows' parts lie together.
-        self.space = (self.count, *group.space) if self.columns else (*group.space, self.count)
+        rows = (*group.space, *self.beside)
+        self.space = (self.count, *rows) if self.columns else (*rows, self.count)
         self.reduced = [
             v for v in walk(*(s.value for s in self.nest.stores)) if isinstance(v, Reduced)
         ]
@@ -229,12 +262,12 @@ class _Split:
         part = Axis(0 if self.columns else len(self.group.space), self.count)
         within = Axis(len(self.space), self.chunk)
         position = sizes.add(sizes.atom_index(part, self.chunk), sizes.atom_index(within))
-        places = sizes.delinear(position, self.nest.inner)
-        where: dict[Atom, Index] = dict(
-            zip(self.nest.axes[len(self.group.space) :], places, strict=True)
-        )
-        for axis in self.nest.axes[: len(self.group.space)]:
-            where[axis] = sizes.atom_index(Axis(axis.number + shift, axis.size))
+        folded, rows = _folded(self.nest), self.nest.axes[: len(self.group.space)]
+        last = self.nest.axes[len(rows) + len(folded) :]
+        places = sizes.delinear(position, folded)
+        where: dict[Atom, Index] = dict(zip(self.nest.axes[len(rows) :], places, strict=False))
+        for number, axis in enumerate((*rows, *last), shift):
+            where[axis] = sizes.atom_index(Axis(number, axis.size))
         move, inside = AxisRewriter(lambda axis: where[axis]), self._inside(position)
         stores = [
             store
@@ -245,6 +278,14 @@ class _Split:
         ]
         unique = tuple({store.buffer: store for store in stores}.values())
         return Nest(self.space, (self.chunk,), unique, self.nest.origins)
+
+    def partials(self) -> Group:
+        """The first kernel; columns that a row has of its own join those of its neighbours."""
+        made = Group(f"{self.group.name}_part", self.space, (self.partial(),))
+        if not self.beside:
+            return made
+        nest = merge(split_space(made).nests[0])
+        return Group(made.name, nest.space, (nest,))
 
     def _inside(self, position: Index) -> Value | None:
         if self.chunk * self.count == self.length:
@@ -275,22 +316,21 @@ class _Split:
     # -- second kernel
 
     def folded(self) -> tuple[Nest, ...]:
-        nest, at = self.nest, self._at(sizes.atom_index(self._part()))
+        nest, inner = self.nest, (self.count, *self.beside)
+        part, *beside = sizes.make_axes((*self.group.space, *inner))[len(self.group.space) :]
+        at = self._at(sizes.atom_index(part), tuple(beside))
         bases = tuple(self._base(value, at) for value in self.reduced if value.kind in BASES)
         swap = _Swap({value: self._fold(value, at) for value in self.reduced})
         stores = tuple(Store(s.buffer, s.index, swap(s.value), s.combine) for s in nest.stores)
-        first = (Nest(nest.space, (self.count,), bases, nest.origins),) if bases else ()
-        return *first, Nest(nest.space, (self.count,), stores, nest.origins)
-
-    def _part(self) -> Axis:
-        return Axis(len(self.group.space), self.count)
+        first = (Nest(nest.space, inner, bases, nest.origins),) if bases else ()
+        return *first, Nest(nest.space, inner, stores, nest.origins)
 
     def _base(self, value: Reduced, at: Index) -> Store:
         """The mean, or the maximum, of the whole row."""
         kind, local = BASES[value.kind], self._local(value)
         base: Value = Reduced(kind, Load(self._base_buffer(value), at), value.dtype)
         if kind == "sum":
-            base = Op("div", (base, Const(float(self.length), value.dtype)), value.dtype)
+            base = Op("div", (base, Const(float(prod(self.nest.inner)), value.dtype)), value.dtype)
         return Store(local, sizes.ZERO, base)
 
     def _local(self, value: Reduced) -> Buffer:
@@ -312,8 +352,9 @@ class _Split:
         more = Op("mul", (count, Op("mul", (apart, apart), dtype)), dtype)
         return Reduced("sum", Op("add", (part, more), dtype), dtype)
 
-    def _at(self, part: Index) -> Index:
-        row = _row(self.group.space)
+    def _at(self, part: Index, beside: tuple[Axis, ...] = ()) -> Index:
+        axes = (*sizes.make_axes(self.group.space), *beside)
+        row = sizes.linear(axes, sizes.contiguous_strides((*self.group.space, *self.beside)))
         across = (part, row) if self.columns else (row, part)
         return sizes.add(
             sizes.scale(across[0], self.rows if self.columns else self.count), across[1]

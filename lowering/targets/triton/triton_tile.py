@@ -7,6 +7,7 @@ import dataclasses
 from math import prod
 
 from ...loops import sizes
+from ...loops.axes import axes_of
 from ...loops.ir import (
     SQUARES,
     Group,
@@ -34,14 +35,17 @@ PERSISTENT = 16384  # longest row held in registers, in elements of the padded t
 LOOPED = 2048  # elements of a row that one step of a loop takes
 SHORT_ROW_ELEMENTS = 256  # and one for rows that may well be longer than in the recorded call
 WINDOW = 16  # points of a window, such as of pooling
+MOST_IN_TURN = (
+    128  # and of one that is written out, where its rows are too short to be read as such
+)
 MAX_WINDOWS = 1 << 16  # windows
 TURNED = 16  # rows a program, where an operand lies along the space
 COLUMNS = 64  # side by side in a program that folds them
+MANY_COLUMNS = 256  # where they are read in pieces that begin anywhere
 MIN_BUSY_PROGRAMS = 128  # programs that leave much of a GPU idle
 AT_ONCE = 1024  # elements of short rows that a program with partial sums takes together
 LONGEST_TURNED = 1024  # elements of them that are held at once
-HELD = 4096  # elements of columns that are held whole in one program
-PIECE = 64  # bytes of them side by side that memory gives at once
+THREAD_ELEMENTS = 32  # of columns that are held whole, at least
 INT32 = 2**31 - 1
 
 
@@ -96,6 +100,8 @@ class Tile:
     `persistent`: an inner block covers its whole axis; otherwise the program loops over it.
     `height`: a program takes as many rows one after the other (0: those of its block, at once).
     `stages`: turns of a loop whose loads are under way at once (0: as the compiler likes).
+    `across`: folds go across what lies side by side, so that lanes are along the space.
+    `neighbours`: how many elements side by side a thread takes, at most (0: as the compiler likes).
     """
 
     dims: tuple[Dim, ...]
@@ -106,6 +112,8 @@ class Tile:
     wide: bool
     height: int = 0
     stages: int = 0
+    across: bool = False
+    neighbours: int = 0
 
     @property
     def grid(self) -> str:
@@ -178,20 +186,24 @@ def row_tiles(group: Group, device: Device) -> list[Tile]:
         shapes = _column_shapes(x.size, flat)
         if _are_windows(flat) and hint(x.size) >= MAX_WINDOWS:
             shapes = [(512, 1, 4), *shapes]
-        return _staged([_flat_tile(x, shape, flat, wide) for shape in shapes])
+        tiles = [_flat_tile(x, shape, flat, wide) for shape in shapes]
+        return _staged(list(map(_turned_across, tiles)))
+    if _overlap(split_space(group)) and hint(x.size) >= MAX_WINDOWS:
+        shapes = [(128, 1, 4), (256, 1, 4), *_row_shapes(x.size, longest, device)]
+        return [_flat_tile(x, shape, flat, wide) for shape in shapes]
     for whole in (group, split_space(group)):
         column = _column_axis(whole)
         if column is not None:
             return _column_tiles(whole, (column,), wide)
-    shapes = []
+    shapes, turned = [], list[Tile]()
     if _is_turned(flat) and hint(x.size) >= TURNED:
-        shapes.append(_turned(longest))
+        turned.append(_turned_across(_flat_tile(x, _turned(longest), flat, wide)))
     if _is_two_passes(flat) and longest >= LOOPED:
         shapes.append(_two_passes(flat, longest))
-    if not shapes and pow2(longest) > PERSISTENT:
+    if not shapes and not turned and pow2(longest) > PERSISTENT:
         return _long_row_tiles(x, flat, wide)
     shapes += _row_shapes(x.size, longest, device)
-    return _staged([_flat_tile(x, shape, flat, wide) for shape in shapes])
+    return _staged(turned + [_flat_tile(x, shape, flat, wide) for shape in shapes])
 
 
 def _staged(tiles: list[Tile]) -> list[Tile]:
@@ -296,28 +308,44 @@ def runs_along_space(nests: tuple[Nest, ...]) -> bool:
     return along[0] > along[1]
 
 
-def _is_turned(nests: tuple[Nest, ...]) -> bool:
-    """Whether some of the operands lie along the space, beside others that lie along the rows."""
+def folds_columns(nest: Nest) -> bool:
+    """Whether programs fold columns side by side, rather than rows."""
+    group = Group("fold", nest.space, (nest,))
+    return runs_along_space((flatten(nest),)) or any(
+        _column_axis(whole) is not None for whole in (group, split_space(group))
+    )
+
+
+def _is_turned(nests: tuple[Nest, ...], *, inner: bool = False) -> bool:
+    """Whether some of the operands lie along the space, or along the inner axes, beside others."""
     weight = unit_axes(nest for nest in nests if nest.inner)
-    along = sum(w for axis, w in weight.items() if axis.number == 0)
+    rank = len(nests[0].space)
+    along = sum(w for axis, w in weight.items() if (axis.number >= rank) == inner)
     return along * 8 > weight.total()
+
+
+def _turned_across(tile: Tile) -> Tile:
+    """The tile with its lanes along the space. Where it holds what it folds, each takes so few
+    columns that none is folded by several of a warp."""
+    return dataclasses.replace(tile, across=True, neighbours=2 if tile.persistent else 0)
 
 
 def _turned(longest: int) -> tuple[int, int, int]:
     """As many rows at once as fill a sector of memory, since neighbours of what lies along the
     space are read with them: 32 rows of 196 x 768 took 75 µs on an H100 one by one."""
     step = min(pow2(longest), LONGEST_TURNED)
-    return TURNED, step, max(TURNED * step // 1024, 1)
+    a_thread = 64 if longest <= step else 32
+    return TURNED, step, max(TURNED * step // (a_thread * 32), 1)
 
 
 def _column_axis(group: Group) -> Axis | None:
     """The space axis along which memory runs, if it is one of the space and not of inner."""
     weight = unit_axes(nest for nest in group.nests if nest.inner)
-    best = weight.most_common(1)
-    axis = best[0][0] if best else None
-    if axis is None or axis.number >= len(group.space) or hint(axis.size) < 16:
+    axis = max(weight, key=lambda axis: (weight[axis], -axis.number), default=None)
+    if axis is None or axis.number >= len(group.space) or hint(axis.size) < TURNED:
         return None
-    return axis
+    tied = any(weight[other] == weight[axis] for other in weight if other is not axis)
+    return None if tied and hint(axis.size) % TURNED else axis
 
 
 def _uneven_columns(group: Group) -> tuple[Axis, ...]:
@@ -344,10 +372,11 @@ def _column_tiles(group: Group, columns: tuple[Axis, ...], wide: bool) -> list[T
     where = dict(zip(others, coordinates(z, tuple(axis.size for axis in others)), strict=True))
     where |= zip(columns, coordinates(x, tuple(axis.size for axis in columns)), strict=True)
     nests = tuple(_over_two(nest, z, x, where) for nest in group.nests)
-    return [
+    tiles = [
         _row_tile((Dim("z", z, 1), Dim("x", x, block)), nests, step, warps, wide)
         for block, step, warps in _column_shapes(x.size, nests, hint(z.size))
     ]
+    return list(map(_turned_across, tiles))
 
 
 def _over_two(nest: Nest, z: Axis, x: Axis, where: dict[Axis, Index]) -> Nest:
@@ -386,6 +415,23 @@ def _are_windows(nests: tuple[Nest, ...]) -> bool:
     return all(is_known(prod(nest.inner)) and prod(nest.inner) <= WINDOW for nest in nests)
 
 
+def _overlap(group: Group) -> bool:
+    """Whether neighbours in the space fold what lies close to each other, and a few elements each,
+    as in a window of pooling: lanes along the space read it one by one from a cache."""
+    folds = [nest for nest in group.nests if nest.inner]
+    if len(folds) != 1 or not all(map(is_known, folds[0].inner)) or not group.space:
+        return False
+    last, inner = sizes.make_axes(group.space)[-1], folds[0].inner
+    steps = [
+        hint(sizes.coefficient(load.index, last))
+        for load in nest_loads(folds[0])
+        if load.buffer.scope == "global" and set(folds[0].axes[len(group.space) :]) & axes_of(load)
+    ]
+    rows = len(inner) == 1 and any(step >= inner[0] for step in steps)
+    near = bool(steps) and all(1 <= step <= WINDOW for step in steps)
+    return near and not rows and 1 < prod(inner) <= MOST_IN_TURN
+
+
 def _column_shapes(
     columns: Size, nests: tuple[Nest, ...], others: int = 1
 ) -> list[tuple[int, int, int]]:
@@ -395,9 +441,12 @@ def _column_shapes(
     block = min(COLUMNS, pow2(columns))
     while block > 8 and hint(columns) * others // block < 64 and longest > 2048 // block:
         block //= 2
-    step = min(pow2(max(longest, 1)), 2048 // block)
-    start = [(block, step, 2), (block, step, 4)]
-    held = _columns_in_registers(columns, nests) if step < pow2(longest) else []
+    both = _is_turned(nests, inner=True)  # what lies along the columns comes in runs, too
+    step = min(pow2(max(longest, 1)), (4096 if both else 2048) // block)
+    start = [(block, step, 4), (block, step, 8)] if both else [(block, step, 2), (block, step, 4)]
+    held = _columns_in_registers(columns, nests, others) if step < pow2(longest) else []
+    if not both and longest > 2048 // COLUMNS and not reads_vectors(nests):
+        held += _long_pieces(columns, others)
     return [
         *held,
         *(start if hint(columns) * others // block > MIN_BUSY_PROGRAMS else start[::-1]),
@@ -406,16 +455,29 @@ def _column_shapes(
     ]
 
 
-def _columns_in_registers(columns: Size, nests: tuple[Nest, ...]) -> list[tuple[int, int, int]]:
-    """Whole columns that are gone through several times, in registers: they are read once."""
-    looped = [nest for nest in nests if nest.inner]
-    padded = pow2(max(map(length, looped)))
-    read = [buffer.dtype.itemsize for nest in looped for buffer, _ in accesses(nest)]
-    least = max(TURNED, PIECE // min(read, default=1))
-    block = min(max(HELD // padded, least), COLUMNS, pow2(columns), PERSISTENT // padded)
+def _long_pieces(columns: Size, others: int) -> list[tuple[int, int, int]]:
+    """Many columns a program, where rows begin in the middle of a sector: each piece of them
+    touches one sector more than it fills."""
+    count = -(-hint(columns) // MANY_COLUMNS)
+    padded = count * MANY_COLUMNS - hint(columns)
+    many = count * others >= 8 * MIN_BUSY_PROGRAMS and padded * 8 <= hint(columns)
+    return [(MANY_COLUMNS, 4096 // MANY_COLUMNS, 8)] if many else []
+
+
+def _columns_in_registers(
+    columns: Size, nests: tuple[Nest, ...], others: int
+) -> list[tuple[int, int, int]]:
+    """Whole columns that are gone through several times, in registers: they are read once. A warp
+    that takes a pair of columns with each lane folds without shuffles."""
+    looped = [length(nest) for nest in nests if nest.inner]
+    padded = pow2(max(looped))
+    block = min(COLUMNS, pow2(columns), PERSISTENT // padded)
+    while block > TURNED and hint(columns) * others // block < 2 * MIN_BUSY_PROGRAMS:
+        block //= 2
     if len(looped) < 2 or block < TURNED:
         return []
-    return [(block, padded, max(min(block * padded // 512, 16), 1))]
+    warps = pow2(block * max(looped) // (2 * THREAD_ELEMENTS * 32) + 1)
+    return [(block, padded, min(warps, 16))]
 
 
 def _warps(tile: int) -> int:

@@ -27,13 +27,14 @@ from ...loops.ir import (
     atoms,
 )
 from ...loops.nodes import Node
-from ...loops.polynomials import Size, is_known
+from ...loops.polynomials import Size, divided, is_known
 from ...loops.sizes import Axis, FloorDiv, Index, Mod
-from ...lowerings.value_builders import HALVES
+from ...lowerings.value_builders import HALVES, const
 from .triton_ops import cast, full, literal, template
 from .triton_tile import INT32, Dim, Tile
 
 Names = frozenset[str]
+PAIR = 2  # neighbours of which a load may want one
 BEYOND = "0.0"  # what a load of floats gives for lanes beyond an axis
 
 
@@ -60,8 +61,9 @@ class ValuePrinter:
         self.origin = ""  # the user's line of the nest that is being printed
         self.checked: set[str] = set()
         self.inner: Dim | None = None  # the inner axis of the nest that is being printed
-        inner = [dim for dim in tile.inner if dim is not None and dim.block > 1]
-        self.rank = [dim.name for dim in tile.dims if dim.block > 1] + ["r"] * bool(inner)
+        inner = ["r"] * any(dim is not None and dim.block > 1 for dim in tile.inner)
+        space = [dim.name for dim in tile.dims if dim.block > 1]
+        self.rank = inner + space if tile.across else space + inner
         self.axes: dict[Axis, Dim] = {dim.axis: dim for dim in tile.dims}
         self.tile_axes = {dim.axis for dim in tile.dims if dim.several}
         self.names: dict[Axis, str] = {dim.axis: dim.name for dim in tile.dims}
@@ -274,9 +276,17 @@ class ValuePrinter:
         return self._literal(value)
 
     def _load(self, value: Load) -> str:
+        pair = self._pair(value)
+        if pair is not None:
+            text = f"m.of_pairs({self.value(pair[0])}, {pair[1]})"
+            if value.mask is None:
+                return text
+            return (
+                f"tl.where({self.value(value.mask)}, {text}, {self.value(const(0, value.dtype))})"
+            )
         self.loaded.add(value.buffer)
         names = self.index_uses(value.index)
-        place, masks = self.index(value.index), self._inside(names)
+        place, masks = self._place(value.index, names), self._inside(names)
         if value.mask is not None:
             place = self._widen(value.index, place, names, names | self.used(value.mask))
             masks = [*self._inside(names | self.used(value.mask)), self.value(value.mask)]
@@ -287,6 +297,23 @@ class ValuePrinter:
             return f"tl.load({text}{policy})"
         other = self.beyond.setdefault(value, BEYOND) if value.dtype.is_floating_point else "0"
         return f"tl.load({text}, mask={' & '.join(masks)}, other={other}{policy})"
+
+    def _pair(self, value: Load) -> tuple[Load, int] | None:
+        """The load of whole vectors, which the kernel makes anyway, that brings what this one wants
+        of each pair of neighbours, as interleaved parts are read; and whether it is the second."""
+        axis, index = self.tile.dims[-1].axis, value.index
+        ((half, _),) = sizes.floordiv(sizes.atom_index(axis), PAIR).terms or ((axis, 1),)
+        others = (atom for atom, factor in index.terms if (atom, factor) != (half, PAIR))
+        if self.rank != ["x"] or sizes.coefficient(index, half) != PAIR:
+            return None
+        if value.dtype == torch.bool or not all(_stays(atom, axis, PAIR) for atom in others):
+            return None
+        flat = sizes.add(index, sizes.atom_index(half, -PAIR), sizes.atom_index(axis))
+        for second in range(PAIR):
+            whole = Load(value.buffer, sizes.add(flat, sizes.const(-second)))
+            if any(whole in nest.loads for nest in self.tile.nests):
+                return whole, second
+        return None
 
     def _eviction(self, value: Load, names: Names) -> str:
         """In a loop over a row: what a later loop, or every program, reads again stays cached; what
@@ -324,6 +351,17 @@ class ValuePrinter:
             for atom, factor in index.terms
         ]
         return " + ".join(parts + [str(index.offset)] * (index.offset != 0 or not parts))
+
+    def _place(self, index: Index, names: Names) -> str:
+        """The index. Of a tile that says so, no more neighbours are said to lie side by side than a
+        thread is to take together."""
+        place, count = self.index(index), self.tile.neighbours
+        if not count or not names or names != frozenset(self.rank):
+            return place
+        if not are_neighbours(index, self.tile.dims[-1].axis, count):
+            return place
+        counts = ", ".join(["1"] * (len(self.rank) - 1) + [str(count)])
+        return f"tl.max_contiguous({place}, [{counts}])"
 
     def _check(self, index: Index, masks: list[str]) -> None:
         """Stop the kernel with the user's line where a position from memory is out of range, as
@@ -373,6 +411,33 @@ class ValuePrinter:
         if is_known(atom.bound):
             last = str(max(atom.bound - 1, 0))
         return f"tl.maximum(tl.minimum({value}, {last}), 0).to({self.integer})"
+
+
+def are_neighbours(index: Index, axis: Axis, count: int) -> bool:
+    """Whether places of neighbours along the axis lie side by side, those of each `count` from a
+    multiple of that on at least."""
+    moving = [(atom, factor) for atom, factor in index.terms if not _stays(atom, axis, count)]
+    if count == 1 or len(moving) != 1:
+        return count == 1
+    ((atom, factor),) = moving
+    return factor == 1 and (atom is axis or _divides(atom, Mod, axis, count))
+
+
+def _stays(atom: sizes.Atom, axis: Axis, count: int) -> bool:
+    """Whether such neighbours along the axis have it in common."""
+    if isinstance(atom, Axis):
+        return atom is not axis
+    if not isinstance(atom, FloorDiv | Mod):
+        return False
+    inside = (below for below, _ in atom.base.terms)
+    return _divides(atom, FloorDiv, axis, count) or all(_stays(a, axis, count) for a in inside)
+
+
+def _divides(atom: sizes.Atom, kind: type[FloorDiv] | type[Mod], axis: Axis, count: int) -> bool:
+    """Whether the axis alone is divided, between such neighbours."""
+    if not isinstance(atom, kind) or atom.base is not sizes.atom_index(axis):
+        return False
+    return divided(atom.divisor, count) is not None
 
 
 def _message(origin: str) -> str:

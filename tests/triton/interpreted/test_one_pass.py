@@ -101,6 +101,36 @@ def test_exponentials_of_neighbours(length, dtype, short, texts, monkeypatch):
     assert "exponentials_steps(" in texts()
 
 
+def extremes(dtype):
+    """Ties, NaN, infinities, and the smallest and largest number of the type, all over a tile."""
+    x = torch.randint(-3, 3, (9, 300)).to(dtype)
+    if not dtype.is_floating_point:
+        x[1], x[2, 200:] = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+        return x
+    x[1], x[2], x[3, 7:] = -math.inf, math.inf, math.nan
+    x[4, [299, 131]], x[5, 130], x[6, 255:] = math.nan, math.inf, -math.inf
+    x[:, 64], x[-1, :] = -math.inf, math.nan
+    return x
+
+
+@pytest.mark.parametrize(
+    ("dtype", "held"),
+    [
+        (torch.float32, False),
+        (torch.int8, False),
+        (torch.bfloat16, True),
+        (torch.int64, True),
+    ],
+)
+def test_the_first_place_of_an_extreme(dtype, held, request):
+    if not held:
+        request.getfixturevalue("short")
+    x, found = extremes(dtype), lambda x, dim: (x.argmax(dim), x.argmin(dim))
+    check(lambda x: found(x, 1), x)
+    check(lambda x: found(x, 0), x.t().contiguous())
+    check(lambda x: found(x.reshape(3, 3, 2, 150).transpose(1, 2), 2), x)
+
+
 @pytest.mark.parametrize(
     "length",
     [
