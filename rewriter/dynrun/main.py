@@ -16,6 +16,7 @@ from typing import Any
 from ... import __getattr__ as public  # the package's lazy table
 from ...runtime.diagnostics import speak_with
 from ...runtime.errors import OptionError
+from ..frontend.build_process import BuildProcess
 from . import as_python, step_source, summary
 from . import worker_launch as launch
 from .intercept import install
@@ -68,7 +69,8 @@ def _install(arguments: argparse.Namespace, session: Session, script: Sequence[s
     first = shown or arguments.verify or arguments.fix
     at_once = first or arguments.fullgraph or arguments.emit_source
     if arguments.eager_calls is None and not at_once:
-        session.compile_in_background(arguments.overhead / 100, script)
+        builder = BuildProcess(arguments.build_after_exit) if arguments.build_process else None
+        session.compile_in_background(arguments.overhead / 100, script, builder)
     default = 0 if first else 1
     speak_with(summary.say_line)
     calls = default if arguments.eager_calls is None else arguments.eager_calls

@@ -94,6 +94,20 @@ def _when(group: Any) -> None:
         metavar="PERCENT",
         help="how much of the run compiling may cost before it pays (%(default)g)",
     )
+    group.add_argument(
+        "--build-process",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="build kernels in a process of their own, at low priority (default), or in the"
+        " script's",
+    )
+    group.add_argument(
+        "--build-after-exit",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="let that process finish for the next run what it has begun when the script ends, for"
+        " at most a minute (default), or end it with the script",
+    )
 
 
 def _shown(group: Any) -> None:

@@ -83,15 +83,10 @@ def test_what_a_model_has_kept_is_history(equal):
 class Beside:
     """A run that is never long enough."""
 
-    stored = False
-
     def __init__(self):
-        self.asked = []
+        self.asked, self.uses = [], []
 
-    def look_ahead(self):
-        pass
-
-    def wants(self, calls, seconds):
+    def wants(self, name, calls, seconds):
         self.asked.append((calls, seconds))
         return False
 
@@ -120,6 +115,8 @@ def test_most_steps_are_not_looked_at(monkeypatch, equal):
     assert SAMPLED / 4 < len(background.asked) <= 2 * SAMPLED + 0.9 / SAMPLE_INTERVAL_S
     (calls, seconds) = background.asked[-1]
     assert calls > 800 and seconds == pytest.approx(0.001 * calls)
+    ((use,),) = ([*uses()] for uses in background.uses)
+    assert use.name == "script.py:12-15" and use.calls >= calls and not use.given_up
 
 
 def test_two_threads_in_one_step(equal):
