@@ -20,7 +20,14 @@ from ..frontend.build_process import BuildProcess
 from . import as_python, step_source, summary
 from . import worker_launch as launch
 from .intercept import install
-from .run_arguments import check_fix, compile_arguments, make_parser, split, what_runs
+from .run_arguments import (
+    check_fix,
+    compile_arguments,
+    interpreter_options,
+    make_parser,
+    split,
+    what_runs,
+)
 from .session import Session
 
 Fix = Callable[[list[str], list[Any]], None]
@@ -29,8 +36,10 @@ Fix = Callable[[list[str], list[Any]], None]
 def main(argv: Sequence[str] | None = None, fix: Fix | None = None) -> int:
     """Run the command line. Returns 0; leaves by the script's own SystemExit or exception. `fix`
     takes the script and what its recordings rewrote, and does what `--fix` asks for."""
-    as_python.end_as_python_does()
     parser = make_parser()
+    if argv is None and (options := interpreter_options(sys.argv[1:], parser)):
+        as_python.begin_again(options)
+    as_python.end_as_python_does()
     own, script = split(sys.argv[1:] if argv is None else argv, parser)
     arguments = parser.parse_args(own)
     script = what_runs(script, parser)

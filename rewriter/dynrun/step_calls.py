@@ -234,6 +234,9 @@ class Steps:
         try:
             for module in site.choose(frame):
                 self._claimed[id(module)] = weakref.ref(module), site
+            background = self._session.background
+            if background is not None and background.is_known_as_eager(site.place):
+                site.exclude("it did not pay in earlier runs")
         except Exception as error:
             if is_of_a_handler(error):
                 raise

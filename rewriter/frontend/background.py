@@ -81,9 +81,9 @@ class Background:
         """Expect of this run what earlier ones took and gained, and note this one at its end."""
         self.known = history.known()
         self.account.expected = self.known.expected()
-        gains = {name: facts.gain(GAIN) for name, facts in self.known.sites.items()}
-        self._expected = {name for name, gain in gains.items() if gain > 2 * self.cost()}
-        self.account.promised = sum(gains[name] for name in self._expected)
+        sites = self.known.sites
+        self._expected = {name for name, facts in sites.items() if self.would_pay(facts)}
+        self.account.promised = sum(sites[name].gain(GAIN) for name in self._expected)
         owner = os.getpid()
 
         def note() -> None:
@@ -99,7 +99,7 @@ class Background:
         found: dict[str, SiteFacts] = {}
         for use in (use for uses in self.uses for use in uses()):
             facts, before = _facts(use), self.known.sites.get(use.name)
-            if before is not None and before.state == EAGER and facts.state == MET:
+            if before is not None and before.state == EAGER and use.entry is None:
                 facts = before.skipped()
             other = found.get(use.name)
             if other is None or other.seconds < facts.seconds:
@@ -132,7 +132,7 @@ class Background:
         counted."""
         facts = self.known.sites.get(name)
         known = 0.0 if facts is None else facts.gain(GAIN)
-        if self.broken or (facts is not None and facts.state == EAGER):
+        if self.broken or self.is_known_as_eager(name):
             return False
         if calls < (KNOWN_CALLS if known else CALLS) or seconds < SHORT * calls:
             return False
@@ -146,6 +146,15 @@ class Background:
         if self.loaded:
             self._expected.discard(name)
         return self.loaded
+
+    def would_pay(self, facts: SiteFacts) -> bool:
+        """Whether a run like the one that these are of is the sooner for compiling at once."""
+        return facts.gain(GAIN) > 2 * self.cost()
+
+    def is_known_as_eager(self, name: str) -> bool:
+        """Whether compiling it did not pay in earlier runs, or was not possible."""
+        facts = self.known.sites.get(name)
+        return facts is not None and facts.state == EAGER
 
     def is_expecting(self) -> bool:
         """Whether calls that are known to pay are about to come, or about to be recorded."""

@@ -9,7 +9,9 @@ import torch
 from dynfix.rewriter import catalogue
 from dynfix.rewriter.dynrun import intercept, summary
 from dynfix.rewriter.dynrun.session import Session
+from dynfix.rewriter.frontend.background import Background
 from dynfix.rewriter.tracing_ops.calls import known_calls
+from dynfix.runtime.cache.run_history import COMPILED, EAGER, MET, RECORDED, SiteFacts
 from torch import nn
 from torch.nn import functional as F
 
@@ -373,3 +375,28 @@ def test_the_summary_names_places_and_ways_out():
     assert "  recompiled Net: x is 2" in rest
     merged = next(line for line in rest if "merged" in line).replace("\\", "")
     assert merged == "  recompiled Net: args[0][0].head.merged (model.py:9) was False, is True"
+
+
+def facts(state, seconds):
+    return SiteFacts(state, 100, seconds, 0.2, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("learnt", "gained", "lost", "said"),
+    [
+        ({}, 0.0, 0.0, "nothing was compiled: the run was too short, or too light"),
+        ({"a.py:1-2": facts(MET, 20.0)}, 0.0, 0.4, "which cost 0.4 s: the run was too short for"),
+        ({"a.py:1-2": facts(MET, 20.0)}, 0.0, 0.0, "run of this command begins at once with a.py:1-2"),
+        ({"m.Net": facts(MET, 0.2)}, 0.0, 0.0, "the run was too short, or too light"),
+        ({"m.Net": facts(RECORDED, 9.0)}, 0.0, 1.0, "the run ended while Net was built"),
+        ({"m.Net": facts(EAGER, 9.0)}, 0.0, 1.0, "nothing was gained, which cost 1.0 s: eager is as"),
+        ({"m.Net": facts(COMPILED, 9.0)}, 5.0, 1.5, "about 3.5 s faster than python: 5.0 s gained"),
+        ({"m.Net": facts(COMPILED, 9.0)}, 1.0, 1.5, "about 0.5 s slower than python: 1.0 s gained"),
+    ],
+)  # fmt: skip
+def test_the_summary_says_what_was_gained_or_why_nothing_was(learnt, gained, lost, said):
+    background = Background(lambda stored: None)
+    background.account.gained, background.account.lost = gained, lost
+    background.learnt = lambda: learnt
+    first, verdict = summary.summary([], background).splitlines()
+    assert "0 functions" in first and said in verdict

@@ -138,10 +138,11 @@ def test_what_paid_in_the_last_run_is_compiled_from_its_first_calls_on(facts, pa
     ended(background, load)
 
 
-def test_what_did_not_pay_is_tried_again_some_runs_later():
+@pytest.mark.parametrize("given_up", [False, True])
+def test_what_did_not_pay_is_tried_again_some_runs_later(given_up):
     background, load = second_run({"net": SiteFacts(EAGER, 10, 50.0, 0.1, 0.2)}, seconds=1e4)
     assert not background.wants("net", calls=CALLS, seconds=50.0)
-    background.uses.append(lambda: [SiteUse("net", 10, 50.0, None, False)])
+    background.uses.append(lambda: [SiteUse("net", 10, 50.0, None, given_up)])
     for runs in range(1, FORGOTTEN_AFTER + 1):
         (facts,) = background.learnt().values()
         assert (facts.state, facts.runs) == (EAGER, runs)
