@@ -17,7 +17,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, ValuesView
+from dataclasses import is_dataclass
 from types import ModuleType
 from typing import Any
 
@@ -35,6 +36,7 @@ from .hook_backoff import Doze
 from .session import Session
 
 KEPT = 256  # modules remembered; the one unused for longest is forgotten first
+ELEMENTS_LOOKED_AT = 64  # of a container that a module is called with
 LOOKED_AT = 8  # calls of a module, after which it is looked whether it stays in eager for good
 MANY_SHAPES = 16  # calls, each of a new signature, after which a module is compiled all the same
 MANY_MADE = 8  # modules of one class that were compiled and are gone: others stay in eager
@@ -229,6 +231,8 @@ class ModuleCalls:
             return None
         if steps is not None and steps.claims(module):
             return None
+        if known.entry is None and self._is_no_model(module, (*args, *kwargs.values())):
+            return None
         if known.entry is None and self._is_due(known, module, args, kwargs):
             with reach_the_user():
                 known.entry = self._compiled(known, module)
@@ -244,6 +248,21 @@ class ModuleCalls:
                 looked = 1.0 if known.made is not None else share
                 calls, seconds = int(known.calls / looked), known.seconds / looked
                 yield SiteUse(known.name, calls, seconds, known.made, known.is_given_up())
+
+    def _is_no_model(self, module: Any, given: tuple[Any, ...]) -> bool:
+        """Whether the call is that of a transform of data: it takes no tensor, and has none."""
+        return not self._has_tensor(given) and not next(_tensors_of(module), None)
+
+    def _has_tensor(self, values: Iterable[Any], depth: int = 2) -> bool:
+        for value in itertools.islice(values, ELEMENTS_LOOKED_AT):
+            if isinstance(value, self._tensor):
+                return True
+            parts = getattr(value, "__dict__", {}).values() if is_dataclass(value) else value
+            parts = parts.values() if isinstance(parts, Mapping) else parts
+            nested = isinstance(parts, list | tuple | ValuesView)
+            if depth and nested and self._has_tensor(parts, depth - 1):
+                return True
+        return False
 
     def _leave(self, known: "ModuleHistory") -> None:
         """Its calls stay in eager for good; where no other module's are compiled, nobody has to
@@ -327,6 +346,12 @@ class ModuleCalls:
             (name, getattr(value, "shape", None), type(value)) for name, value in kwargs.items()
         ]
         return (*values, *named, module.training, self._grad_enabled())
+
+
+def _tensors_of(module: Any) -> Iterator[Any]:
+    """Its parameters and buffers."""
+    yield from (True for _ in module.parameters())
+    yield from (True for _ in module.buffers())
 
 
 def _name_of(module: Any) -> str:

@@ -344,7 +344,11 @@ class CompiledFunction:
                 self._cut(recorder.stopped_at)
 
     def tell(self, site: catalogue.BreakSite) -> None:
-        """Say that a recording ended at `site`."""
+        """Say that a recording ended at `site`; not in the middle of a run that goes on as well
+        without, whose summary does so."""
+        if self.background is not None:
+            diagnostics.log.debug("%s is not one graph: %s", self.name, site)
+            return
         if site.reason is not catalogue.PARALLEL_UNIT:  # about which nothing is to be done
             message = f"{self.name} is not one graph: {site}"
             diagnostics.warn_once("stopped", message, f"{site.file}:{site.line}")

@@ -10,6 +10,8 @@ from dynfix.rewriter import catalogue
 from dynfix.rewriter.dynrun import intercept, summary
 from dynfix.rewriter.dynrun.session import Session
 from dynfix.rewriter.frontend.background import Background
+from dynfix.rewriter.frontend.compiled_function import CompiledFunction
+from dynfix.rewriter.frontend.config import make_options
 from dynfix.rewriter.tracing_ops.calls import known_calls
 from dynfix.runtime.cache.run_history import COMPILED, EAGER, MET, RECORDED, SiteFacts
 from torch import nn
@@ -400,3 +402,48 @@ def test_the_summary_says_what_was_gained_or_why_nothing_was(learnt, gained, los
     background.learnt = lambda: learnt
     first, verdict = summary.summary([], background).splitlines()
     assert "0 functions" in first and said in verdict
+
+
+class Image:
+    """No tensor."""
+
+
+class Transform(nn.Module):
+    def forward(self, image, *more, **named):
+        return image
+
+
+class Holder(Transform):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "entered"),
+    [
+        (Transform, lambda: (Image(),), False),
+        (Transform, lambda: ([Image(), {"a": (1, "b", None)}],), False),
+        (Transform, lambda: (), False),
+        (Transform, lambda: (Image(), X), True),
+        (Transform, lambda: ([{"image": X}],), True),
+        (Holder, lambda: (Image(),), True),
+        (lambda: nn.Sequential(Transform(), Transform()), lambda: (Image(),), False),
+    ],
+)
+def test_a_transform_of_data_is_no_model(session, make, given, entered):
+    module, image = make(), Image()
+    for _ in range(5):
+        module(*(given() or (image,)))
+    assert bool(session.entries) is entered
+
+
+def test_in_the_middle_of_a_run_nothing_is_said_of_graph_breaks(capsys, recwarn):
+    compiled = CompiledFunction(lambda x: x, make_options(backend="eager"))
+    site = catalogue.BreakSite(catalogue.REASONS["DYN101"], "model.py", 7, "x.item()")
+    compiled.background = Background(lambda stored: None)
+    compiled.tell(site)
+    assert capsys.readouterr() == ("", "") and not recwarn.list
+    compiled.background = None
+    with pytest.warns(UserWarning, match="is not one graph"):
+        compiled.tell(site)
