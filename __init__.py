@@ -131,7 +131,6 @@ __all__ = [
 
 _INTERNAL = {
     "warm_up": "rewriter.frontend.warmup",
-    "unbuilt": "runtime.torch_headers",
     "verify_calls": "rewriter.dynrun.verified_calls",
     "fix_after_run": "codemods.cli.run_fixes",
     "Collector": "rewriter.dynrun.report_data",

@@ -46,6 +46,10 @@ class StoredGraph:
         self._zero: Any = None
         self._around: dict[str, Any] | None = None
 
+    def is_stored(self) -> bool:
+        """Whether there is something to load."""
+        return entries.read(self.key) is not None
+
     @gc_paused()
     def load(self) -> Callable[..., Any] | None:
         """The function that `joint.compile_graph` would give, or None."""

@@ -10,6 +10,7 @@ Nothing here knows torch.
 import atexit
 import contextlib
 import ctypes
+import math
 import os
 import queue
 import sys
@@ -23,27 +24,13 @@ from .environment.machine import MACHINE, Machine
 from .errors import WorkerStopped
 
 SHARE = 0.04  # of the time since the start may be lost
+AHEAD = 2.5  # times as much may be lost until it is known what compiling gains
 SLICE = 0.005  # seconds of work between two looks at the clock
 REST = 0.02  # seconds of one rest
 MIN_SLICES_BETWEEN_RESTS = 60  # slices of work between two rests, at least
 IDLE = 0.3  # a process that falls below this part of its pace waits, for us or for something else
 
 _STARTED = MACHINE.now()
-
-
-class Stopwatch:
-    """Seconds that the calling thread takes from the run: the clock's, and where no core is free no
-    more than its own processor time."""
-
-    def __init__(self, machine: Machine = MACHINE) -> None:
-        self._machine = machine
-        self._wall, self._cpu = machine.now(), machine.thread_seconds()
-
-    def seconds(self) -> float:
-        """Since the watch was made."""
-        machine = self._machine
-        wall, cpu = machine.now() - self._wall, machine.thread_seconds() - self._cpu
-        return min(wall, cpu) if machine.is_crowded() else wall
 
 
 class Account:
@@ -58,13 +45,12 @@ class Account:
         self.lost = 0.0
         self.gained = 0.0
         self.expected = 0.0  # seconds that the run is known to take at least
+        self.promised = 0.0  # seconds that are known to be gained
+        self.settled = False  # whether it is known by now what compiling gains here
 
     def elapsed(self) -> float:
-        """How long the run is by now. Where no core is free that is its processor time: the rest of
-        the clock's is other processes'."""
-        elapsed = self.machine.now() - self.started
-        crowded = self.machine.is_crowded()
-        return min(elapsed, self.machine.process_seconds()) if crowded else elapsed
+        """How long the run is by now."""
+        return self.machine.now() - self.started
 
     def allows(self, seconds: float = 0.0) -> bool:
         """Whether `seconds` more may be lost now."""
@@ -72,7 +58,10 @@ class Account:
 
     def missing(self, seconds: float = 0.0) -> float:
         """By how many seconds the run is too short for `seconds` more to be lost."""
-        needed = (self.lost + seconds - self.gained / 2) / self.share
+        share = self.share * (1.0 if self.settled else AHEAD)
+        if share <= 0.0:
+            return math.inf
+        needed = (self.lost + seconds - max(self.gained, self.promised) / 2) / share
         return needed - max(self.elapsed(), self.expected)
 
 
@@ -121,15 +110,17 @@ class Pace:
             self.rate = rate if self.rate == 0 else 0.7 * self.rate + 0.3 * rate
         return waits
 
-    def lost(self) -> float:
+    def lost(self, of_others: float = 0.0) -> float:
         """Seconds by which the process fell behind in a stretch of work, no more than the work
-        itself took, and all of that where no core is free. Negative where it was ahead, so that
-        what other processes do evens out."""
+        itself took: this thread's, and `of_others`, processes that it started. Where no core is
+        free, those that nobody waits for count as well. Negative where it was ahead, so that what
+        other processes do evens out."""
         wall, rate = self.stretch()
-        own = self._machine.thread_seconds() - self._own
-        if self.rate == 0 or self._machine.is_crowded():
-            return own
-        return min(own, wall * max(-1.0, 1.0 - rate / self.rate))
+        own = self._machine.thread_seconds() - self._own + of_others
+        if self.rate == 0:
+            return min(own, wall)
+        most = wall if self._machine.is_crowded() else own
+        return min(most, wall * max(-1.0, 1.0 - rate / self.rate))
 
     def _others_cpu(self) -> float:
         return self._machine.process_seconds() - self._machine.thread_seconds()
@@ -267,8 +258,7 @@ class Worker:
         self._pace.rested()
 
     def _settle(self) -> None:
-        used = compilers.take_seconds()
-        lost = self._pace.lost() + (used if self._machine.is_crowded() else 0.0)
+        lost = self._pace.lost(compilers.take_seconds())
         self.account.lost = max(0.0, self.account.lost + lost)
         self._slices += 1
         self._pace.mark()

@@ -13,16 +13,24 @@ AWAKE, ASLEEP = 0.5, 8.0  # seconds of each turn
 class CallSampler:
     """Asleep until half of what compiling costs is affordable, and then in turns.
 
-    cost: gives the seconds of compiling something. call: the code whose frames are calls. `away` is
-    told for how many seconds nobody has to ask.
+    cost: gives the seconds of compiling something. call: the code whose frames are calls.
+    is_expecting: says whether a call is to come that is known to be worth it: then it stays awake.
+    `away` is told for how many seconds nobody has to ask.
     """
 
     away: Callable[[float], None] | None = None
 
-    def __init__(self, account: Account, cost: Callable[[], float], call: CodeType) -> None:
+    def __init__(
+        self,
+        account: Account,
+        cost: Callable[[], float],
+        call: CodeType,
+        is_expecting: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.always = False  # once something is compiled its calls are routed
         self.asleep = True
         self._account, self._cost, self._call = account, cost, call
+        self._is_expecting = is_expecting
         self._until = self._first = self._woke = self._awake = 0.0
 
     def sleeps(self) -> bool:
@@ -39,7 +47,9 @@ class CallSampler:
         return max(0.01, awake / (now - self._first)) if awake else 1.0
 
     def _turn(self, now: float) -> bool:
-        if not self.asleep:
+        if not self.asleep and self._is_expecting():
+            self._until = now + AWAKE
+        elif not self.asleep:
             self.asleep, self._awake = True, self._awake + now - self._woke
             self._until = now + ASLEEP * min(1.0, SHARE / self._account.share)
         elif not self._account.allows(self._cost() / 2):

@@ -84,7 +84,7 @@ def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     with _started(words) as process:
         if nice:
             _running.add(process)
-            _be_gentle_as_a_group(process.pid)
+            be_gentle_as_a_group(process.pid)
         try:
             out, error = _waited_for(process, command)
         finally:
@@ -150,7 +150,7 @@ def failure(done: subprocess.CompletedProcess[str]) -> str:
     return "\n".join((wrong or lines)[:6]) or f"it prints nothing and exits with {done.returncode}"
 
 
-def _be_gentle_as_a_group(session: int) -> None:
+def be_gentle_as_a_group(session: int) -> None:
     """Linux may share cores among sessions first, whatever the priorities inside of them. This one
     gets a tenth of what the script does; with the least, it would never end on a busy machine."""
     with contextlib.suppress(OSError):

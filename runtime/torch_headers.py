@@ -23,7 +23,6 @@ MIN_CALLS_BEFORE_BUILD = (
 
 # Processor seconds of the compiler, for one that importing torch takes.
 TORCH_PARTS = 16.0
-WARM_UP = {"guard": 4.0, "memory": 2.0}
 
 
 def torch_flags() -> dict[str, tuple[str, ...]]:
@@ -37,18 +36,6 @@ def torch_flags() -> dict[str, tuple[str, ...]]:
         "link": link,
         "salt": (torch.__version__, str(torch.version.git_version)),
     }
-
-
-def unbuilt() -> float:
-    """What compiling the extensions takes that are needed first, and are not stored: 0 on all runs
-    of a machine but the first. In imports of torch."""
-
-    def seconds() -> float:
-        flags = torch_flags()
-        missing = (n for n in WARM_UP if build.find_extension(n, **flags) is None)
-        return sum(WARM_UP[name] for name in missing)
-
-    return build.built_or(0.0, "extensions cannot be built", seconds)
 
 
 class Waiting(Protocol):

@@ -13,6 +13,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ...runtime.cache.plain_data import Damaged, Decoder, Encoder
+from ...runtime.errors import LoweringError
 from ..graph.graph_modules import graph_module
 from ..graph.raising_calls import drop_unneeded
 from .direct_calls import program_in
@@ -28,6 +29,7 @@ _LINEAR |= {aten._to_copy, aten.neg, aten.sum, aten.mm, aten.bmm, aten.mul, aten
 
 class _Now(threading.local):
     missing: frozenset[int] = frozenset()
+    ahead = False
 
 
 _now = _Now()
@@ -41,6 +43,17 @@ def without(missing: frozenset[int]) -> Iterator[None]:
         yield
     finally:
         _now.missing = before
+
+
+@contextmanager
+def ahead_of_calls() -> Iterator[None]:
+    """Inside, backwards are compiled that nobody has asked for yet: not those that depend on which
+    gradients are given."""
+    before, _now.ahead = _now.ahead, True
+    try:
+        yield
+    finally:
+        _now.ahead = before
 
 
 def missing() -> frozenset[int]:
@@ -137,6 +150,8 @@ def backward(graph: GraphModule, compile_: Callable[..., Any]) -> Any:
     known = [layout for layout in layouts if layout is not None]
     if max(map(_bytes, known)) < MIN_ZEROS_BYTES:
         return compile_(graph)
+    if _now.ahead:
+        raise LoweringError("which gradients are given is not known before a call")
     pristine = _copied(graph)
 
     def compiled(zero: frozenset[int]) -> Any:

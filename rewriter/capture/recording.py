@@ -374,6 +374,8 @@ def _assemble(
     written_to = _written_history(recorder, segments)
     if written_to is not None:
         recorder.stop_if_cut(catalogue.UNSUPPORTED, HISTORY, written_to)
+    if not all(map(recorder.is_only_detached, recorder.detached)):
+        recorder.stop(catalogue.UNSUPPORTED, "an input has a history that the results go on with")
     hook = next((each for each in recorder.hooks if _leaves(recorder, each)), None)
     if hook is not None:
         recorder.stop(catalogue.UNSUPPORTED, hook.site.site.detail, hook.site)

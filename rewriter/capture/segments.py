@@ -67,6 +67,12 @@ class Segment:
         return any(isinstance(meta, Meta) and meta.is_lazy for meta in self.metas)
 
 
+def is_detach(node: torch.fx.Node) -> bool:
+    """Whether it takes a tensor's values without its history."""
+    data = node.target is getattr and node.args[1] == "data"
+    return data or node.target in ("detach", torch.detach, torch.Tensor.detach)
+
+
 class SegmentBuilder:
     """Grows one fx graph. Values of other segments and call inputs come in as placeholders when
     they are first used."""
@@ -127,6 +133,11 @@ class SegmentBuilder:
             if node is not None:
                 found.add(given[node])
         return found
+
+    def users(self, value: TracedTensor) -> list[torch.fx.Node]:
+        """The nodes that take a value from elsewhere."""
+        node = self._nodes.get(value)
+        return [] if node is None else list(node.users)
 
     def imports(self) -> list[tuple[TracedTensor, torch.fx.Node]]:
         """The values from elsewhere, and their nodes here."""

@@ -46,7 +46,7 @@ from .numbers import (
 )
 from .provenance import Unguardable
 from .reads import HISTORY, SHAPE, ReadRecorder
-from .segments import LIBRARY
+from .segments import LIBRARY, is_detach
 from .stops import RecordingStopped
 from .values import Meta, TracedTensor, is_opaque, storage_of, takes_history
 
@@ -76,10 +76,15 @@ class Recorder(ReadRecorder):
         self.raised: list[Any] = []  # effects: versions of inputs of which views got another
         self.remade: dict[TracedTensor, Any] = {}  # what leaves the call with a history of its own
         self.first_node = next_node()  # that autograd makes in the call
+        self.detached: set[TracedTensor] = set()  # inputs with a history that must not be used
         self.differentiates = False  # gradients are taken, or leaves made, inside
         self._opens = False  # the operator at hand takes a size that data decides
         self.overlapping = False  # inputs that are written, in memory that others share
         self.masks = AttentionMasks()
+
+    def is_only_detached(self, value: TracedTensor) -> bool:
+        """Whether the graphs do nothing with an input, but detach it."""
+        return all(is_detach(user) for each in self.segments for user in each.users(value))
 
     def strip(self, result: Any) -> Any:
         """The call is over: what it returns and what it stored holds plain numbers."""

@@ -61,6 +61,11 @@ class Meta:
             tensor.is_neg() or tensor._is_zerotensor(),
         )
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it lies elsewhere than on the host."""
+        return self.device.type != "cpu"
+
     def fake(self) -> torch.Tensor:
         """An uninitialised tensor of this description; under a FakeTensorMode, a fake one."""
         tensor = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
@@ -81,6 +86,7 @@ class Number:
 
     seen: int
     requires_grad: bool = False
+    on_gpu = False
 
     def fake(self) -> int:
         return self.seen

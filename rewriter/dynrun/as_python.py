@@ -8,16 +8,30 @@ import io
 import linecache
 import os
 import runpy
+import subprocess
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.machinery import BuiltinImporter, SourceFileLoader
-from typing import Any
+from typing import Any, NoReturn
 
 from ..frontend.tracebacks import without_own_frames
 
 CodeOf = Callable[[bytes, str], types.CodeType | None]
 _code_of: list[CodeOf] = []  # asked for the code of a script's text; None: Python's
+
+
+def begin_again(places: Sequence[int]) -> NoReturn:
+    """Start this command anew, with the words at these places of its arguments as the
+    interpreter's options. Where a process cannot become another one, that is a child."""
+    given = sys.argv[1:]
+    before = sys.orig_argv[1 : len(sys.orig_argv) - len(given)]
+    options = [given[at] for at in places]
+    rest = [word for at, word in enumerate(given) if at not in places]
+    words = [sys.executable, *options, *before, *rest]
+    if os.name == "posix":
+        os.execv(sys.executable, words)
+    sys.exit(subprocess.call(words))
 
 
 _interrupts: list[KeyboardInterrupt] = []  # the one that ended the script

@@ -17,7 +17,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, ValuesView
+from dataclasses import is_dataclass
 from types import ModuleType
 from typing import Any
 
@@ -28,12 +29,14 @@ from ...runtime.environment.torch_versions import too_old
 from ...runtime.options import list_mode_options
 from ...runtime.signals import reach_the_user
 from ..capture import current
+from ..frontend.background import SiteUse
 from ..frontend.tracebacks import without_own_frames
 from ..source.live_source import is_made_by_torch, runs_torchs_compiler
 from .hook_backoff import Doze
 from .session import Session
 
 KEPT = 256  # modules remembered; the one unused for longest is forgotten first
+ELEMENTS_LOOKED_AT = 64  # of a container that a module is called with
 LOOKED_AT = 8  # calls of a module, after which it is looked whether it stays in eager for good
 MANY_SHAPES = 16  # calls, each of a new signature, after which a module is compiled all the same
 MANY_MADE = 8  # modules of one class that were compiled and are gone: others stay in eager
@@ -119,7 +122,9 @@ class ModuleHistory:
     def __init__(self, module: Any) -> None:
         self.ref = weakref.ref(module)
         self.signatures: list[Any] = []
+        self.name = _name_of(module)
         self.entry: Any = None
+        self.made: Any = None  # the entry, also where it is left by now
         self.excluded = False
         self.used = 0
         self.calls = 0
@@ -131,6 +136,10 @@ class ModuleHistory:
         due = self.signatures.count(signature) >= eager_calls or len(self.signatures) >= MANY_SHAPES
         self.signatures.append(signature)
         return due
+
+    def is_given_up(self) -> bool:
+        """Whether it was compiled, and eager serves all the same."""
+        return self.excluded and self.made is not None
 
 
 class ModuleCalls:
@@ -155,7 +164,10 @@ class ModuleCalls:
         self._watch: CallSampler | None = None
         self._doze: Doze | None = None
         if background is not None:
-            self._watch = CallSampler(background.account, background.cost, call)
+            self._watch = CallSampler(
+                background.account, background.cost, call, background.is_expecting
+            )
+            background.uses.append(self.uses)
             self._doze = Doze(
                 functools.partial(setattr, torch.nn.Module, _HOOK, None),
                 functools.partial(setattr, torch.nn.Module, _HOOK, self),
@@ -219,12 +231,38 @@ class ModuleCalls:
             return None
         if steps is not None and steps.claims(module):
             return None
+        if known.entry is None and self._is_no_model(module, (*args, *kwargs.values())):
+            return None
         if known.entry is None and self._is_due(known, module, args, kwargs):
             with reach_the_user():
                 known.entry = self._compiled(known, module)
         elif known.entry is not None and known.calls % LOOKED_AT == 0 and known.entry.is_eager():
             self._leave(known)
         return known.entry
+
+    def uses(self) -> Iterator[SiteUse]:
+        """The modules that were called so far."""
+        share = 1.0 if self._watch is None else self._watch.share()
+        for known in list(self._known.values()):
+            if known.calls and known.name:
+                looked = 1.0 if known.made is not None else share
+                calls, seconds = int(known.calls / looked), known.seconds / looked
+                yield SiteUse(known.name, calls, seconds, known.made, known.is_given_up())
+
+    def _is_no_model(self, module: Any, given: tuple[Any, ...]) -> bool:
+        """Whether the call is that of a transform of data: it takes no tensor, and has none."""
+        return not self._has_tensor(given) and not next(_tensors_of(module), None)
+
+    def _has_tensor(self, values: Iterable[Any], depth: int = 2) -> bool:
+        for value in itertools.islice(values, ELEMENTS_LOOKED_AT):
+            if isinstance(value, self._tensor):
+                return True
+            parts = getattr(value, "__dict__", {}).values() if is_dataclass(value) else value
+            parts = parts.values() if isinstance(parts, Mapping) else parts
+            nested = isinstance(parts, list | tuple | ValuesView)
+            if depth and nested and self._has_tensor(parts, depth - 1):
+                return True
+        return False
 
     def _leave(self, known: "ModuleHistory") -> None:
         """Its calls stay in eager for good; where no other module's are compiled, nobody has to
@@ -249,6 +287,7 @@ class ModuleCalls:
             diagnostics.warn_once("internal", f"{name} runs in eager: it cannot be compiled: {why}")
             return None
         entry.background = self._session.background
+        known.made = entry
         if self._watch is not None:
             self._watch.always = True
         return entry  # type: ignore[no-any-return]
@@ -270,7 +309,9 @@ class ModuleCalls:
     def _is_due(self, known: "ModuleHistory", module: Any, args: Any, kwargs: Any) -> bool:
         background = self._session.background
         if background is not None and self._watch is not None:
-            return background.wants(known.calls, known.seconds, self._watch.share())
+            return background.wants(
+                _name_of(module), known.calls, known.seconds, self._watch.share()
+            )
         session, name = self._session, type(module).__qualname__
         if session.steps is not None and not session.thorough:
             if not session.steps.pays_in_background(module, known.seconds):
@@ -305,6 +346,17 @@ class ModuleCalls:
             (name, getattr(value, "shape", None), type(value)) for name, value in kwargs.items()
         ]
         return (*values, *named, module.training, self._grad_enabled())
+
+
+def _tensors_of(module: Any) -> Iterator[Any]:
+    """Its parameters and buffers."""
+    yield from (True for _ in module.parameters())
+    yield from (True for _ in module.buffers())
+
+
+def _name_of(module: Any) -> str:
+    cls = type(module)
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _is_wrapper(cls: type) -> bool:

@@ -16,10 +16,18 @@ from typing import Any
 from ... import __getattr__ as public  # the package's lazy table
 from ...runtime.diagnostics import speak_with
 from ...runtime.errors import OptionError
+from ..frontend.build_process import BuildProcess
 from . import as_python, step_source, summary
 from . import worker_launch as launch
 from .intercept import install
-from .run_arguments import check_fix, compile_arguments, make_parser, split, what_runs
+from .run_arguments import (
+    check_fix,
+    compile_arguments,
+    interpreter_options,
+    make_parser,
+    split,
+    what_runs,
+)
 from .session import Session
 
 Fix = Callable[[list[str], list[Any]], None]
@@ -28,8 +36,10 @@ Fix = Callable[[list[str], list[Any]], None]
 def main(argv: Sequence[str] | None = None, fix: Fix | None = None) -> int:
     """Run the command line. Returns 0; leaves by the script's own SystemExit or exception. `fix`
     takes the script and what its recordings rewrote, and does what `--fix` asks for."""
-    as_python.end_as_python_does()
     parser = make_parser()
+    if argv is None and (options := interpreter_options(sys.argv[1:], parser)):
+        as_python.begin_again(options)
+    as_python.end_as_python_does()
     own, script = split(sys.argv[1:] if argv is None else argv, parser)
     arguments = parser.parse_args(own)
     script = what_runs(script, parser)
@@ -68,7 +78,8 @@ def _install(arguments: argparse.Namespace, session: Session, script: Sequence[s
     first = shown or arguments.verify or arguments.fix
     at_once = first or arguments.fullgraph or arguments.emit_source
     if arguments.eager_calls is None and not at_once:
-        session.compile_in_background(arguments.overhead / 100, script)
+        builder = BuildProcess(arguments.build_after_exit) if arguments.build_process else None
+        session.compile_in_background(arguments.overhead / 100, script, builder)
     default = 0 if first else 1
     speak_with(summary.say_line)
     calls = default if arguments.eager_calls is None else arguments.eager_calls

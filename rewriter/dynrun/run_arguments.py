@@ -21,6 +21,8 @@ def make_parser() -> argparse.ArgumentParser:
         usage="dynrun [options] [script.py | -m module | -c code | -] [args]",
         description="Run an unchanged PyTorch script with its models captured and compiled.",
         allow_abbrev=False,
+        epilog="Options of the interpreter stand before the script, too: -b -B -d -E -O -s -u -v"
+        " -W ARG -X OPT.",
     )
     _what(parser.add_argument_group("what is compiled, and how"))
     _when(parser.add_argument_group("when"))
@@ -94,6 +96,20 @@ def _when(group: Any) -> None:
         metavar="PERCENT",
         help="how much of the run compiling may cost before it pays (%(default)g)",
     )
+    group.add_argument(
+        "--build-process",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="build kernels in a process of their own, at low priority (default), or in the"
+        " script's",
+    )
+    group.add_argument(
+        "--build-after-exit",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="let that process finish for the next run what it has begun when the script ends, for"
+        " at most a minute (default), or end it with the script",
+    )
 
 
 def _shown(group: Any) -> None:
@@ -148,13 +164,36 @@ def _shown(group: Any) -> None:
 
 def split(argv: Sequence[str], parser: argparse.ArgumentParser) -> tuple[list[str], list[str]]:
     """Our own options, and the script (or `-m module`) with everything that follows it."""
-    takes_value = {
-        name for action in parser._actions if action.nargs is None for name in action.option_strings
-    }
+    takes_value = {*_takes_value(parser), *_WITH_VALUE}
     at = 0
     while at < len(argv) and argv[at].startswith("-") and argv[at] not in ("-m", "-c", "-"):
         at += 2 if argv[at] in takes_value else 1
     return list(argv[:at]), list(argv[at:])
+
+
+_FLAGS = frozenset("bBdEOsuv")  # of the interpreter, which may stand together: -OO, -uB
+_WITH_VALUE = ("-W", "-X")
+
+
+def interpreter_options(argv: Sequence[str], parser: argparse.ArgumentParser) -> list[int]:
+    """Where in a command line, before the script, options of the interpreter stand, with their
+    values."""
+    own, _ = split(argv, parser)
+    takes_value, found, at = _takes_value(parser), [], 0
+    while at < len(own):
+        word = own[at]
+        width = 2 if word in takes_value or word in _WITH_VALUE else 1
+        if word[:2] in _WITH_VALUE or (word[:1] == "-" and word[1:] and {*word[1:]} <= _FLAGS):
+            found += range(at, at + width)
+        if found and found[-1] >= len(argv):
+            parser.error(f"{word} needs a value")
+        at += width
+    return found
+
+
+def _takes_value(parser: argparse.ArgumentParser) -> set[str]:
+    options = (action for action in parser._actions if action.nargs is None)
+    return {name for action in options for name in action.option_strings}
 
 
 def what_runs(script: list[str], parser: argparse.ArgumentParser) -> list[str]:

@@ -1,6 +1,8 @@
 """One run of `dynrun`: the arguments that everything is compiled with, and what was captured, for
 the report."""
 
+import atexit
+import functools
 import io
 import os
 import sys
@@ -12,8 +14,9 @@ from typing import Any, TextIO
 
 from ... import __getattr__ as public
 from ...runtime.background_budget import SHARE, Account
-from ...runtime.cache.run_lengths import RunLengths
+from ...runtime.cache.run_history import RunHistory
 from ..frontend.background import Background
+from ..frontend.build_process import BuildProcess, serve_builds
 from ..frontend.config import make_options
 from . import summary
 from .step_calls import Steps
@@ -42,13 +45,22 @@ class Session:
         self._met: set[str] = set()  # the names in `exclude` that something had
         make_options(**arguments)
 
-    def compile_in_background(self, share: float = SHARE, script: Sequence[str] = ()) -> None:
+    def compile_in_background(
+        self,
+        share: float = SHARE,
+        script: Sequence[str] = (),
+        builder: BuildProcess | None = None,
+    ) -> None:
         """From now on modules are compiled beside the calls that eager serves, and only where that
         pays. `share` of the run may be lost by that; `script`: the command that runs, whose earlier
-        runs may tell how long it takes."""
-        self.background = Background(_load_compiler, Account(share=share), _unbuilt)
+        runs may tell what pays; `builder`: who builds kernels, if not this process."""
+        if builder is not None:
+            atexit.register(builder.end)  # after the worker's end, which was registered later
+            serve_builds(builder)
+        load = functools.partial(_load_compiler, builder)
+        self.background = Background(load, Account(share=share))
         if script:
-            self.background.lengths = RunLengths(script)
+            self.background.history = RunHistory(script)
         self.background.start()
 
     def stop(self) -> None:
@@ -171,15 +183,12 @@ class Session:
         summary.say(text.getvalue(), file)
 
 
-def _load_compiler(stored: bool) -> None:
+def _load_compiler(builder: BuildProcess | None, stored: bool) -> None:
+    if builder is not None and not stored:
+        builder.start()
     public("compile")
     warm_up: Any = public("warm_up")
-    warm_up(stored)
-
-
-def _unbuilt() -> float:
-    unbuilt: Any = public("unbuilt")
-    return unbuilt()  # type: ignore[no-any-return]
+    warm_up(rewrites=not stored, compiles=not stored and builder is None)
 
 
 def _name(model: Any) -> str:

@@ -23,13 +23,12 @@ from ...runtime import diagnostics
 from ...runtime.diagnostics import log
 from ...runtime.environment.machine import MACHINE, Machine
 from ...runtime.signals import is_of_a_handler, reach_the_user
+from ..frontend.background import SiteUse
 from ..graph_breaks.step_protocol import FALLS, NOT_BOUND
 
 if TYPE_CHECKING:
     from ..graph_breaks.step_texts import Start, TrainingStep
 
-CALLS = 8  # in place, before anything is done for a step
-STORED_CALLS = 4  # the same where its programs are expected to be stored
 WRAPPERS = (
     "torch.nn.parallel.",
     "torch.distributed.",
@@ -99,6 +98,8 @@ class Steps:
         """torch was loaded; `somebody_elses` says whether what is called now belongs to somebody
         who traces or records."""
         self._somebody_elses = somebody_elses
+        if self._session.background is not None:
+            self._session.background.uses.append(self.uses)
 
     def claims(self, module: Any) -> bool:
         """Whether the calls of a module, in training, are a step's."""
@@ -233,6 +234,9 @@ class Steps:
         try:
             for module in site.choose(frame):
                 self._claimed[id(module)] = weakref.ref(module), site
+            background = self._session.background
+            if background is not None and background.is_known_as_eager(site.place):
+                site.exclude("it did not pay in earlier runs")
         except Exception as error:
             if is_of_a_handler(error):
                 raise
@@ -255,6 +259,7 @@ class Steps:
                 return None
             site.compiled = self._session.compile_step(site.function(names), site.place)
             site.compiled.note_moving(site.moving)
+            site.entry = site.compiled
         elif site.compiled.is_eager():
             site.exclude("eager is as fast, or it cannot be captured")
             return None
@@ -264,9 +269,14 @@ class Steps:
         background = self._session.background
         if background is None:
             return site.calls >= self._eager_calls
-        background.look_ahead()
-        enough = STORED_CALLS if background.stored else CALLS
-        return site.calls >= enough and bool(background.wants(site.calls, site.seconds))
+        return bool(background.wants(site.place, site.calls, site.seconds))
+
+    def uses(self) -> Iterator[SiteUse]:
+        """The steps that have run so far."""
+        for site in self._sites:
+            if site.chosen is not None and site.calls:
+                entry = site.entry
+                yield SiteUse(site.place, site.calls, site.seconds, entry, site.excluded)
 
 
 class StepSite:
@@ -279,6 +289,7 @@ class StepSite:
         self.calls = self.sampled = 0
         self.seconds = 0.0
         self.compiled: Any = None
+        self.entry: Any = None  # what it was compiled to, also where it is excluded by now
         self.cost = 0.0  # seconds of the longest call, which was recorded and compiled
         self._noted = 0
         self._numbers: dict[int, Any] = {}

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from ...runtime.cache.run_history import COMPILED, EAGER, MET, RECORDED
+
 _AS_IN_SOURCE = [
     (re.compile(pattern), written)
     for pattern, written in (
@@ -17,6 +19,7 @@ _AS_IN_SOURCE = [
     )
 ]
 _OWN_PLACE = re.compile(r" \([^()]*rewriter/frontend/module_class\.py:\d+\)")
+LITTLE = 0.05  # seconds that nothing is said of
 SHOWN = 12  # breaks, and reasons to record again, that a summary shows
 
 
@@ -94,9 +97,8 @@ def summary(captured: list[tuple[str, Any]], background: Any) -> str:
         f" {counted(graphs, 'graph')}, {counted(len(sites), 'break')},"
         f" {counted(len(again), 'recompile')}, {seconds:.1f} s of compiling"
     ]
-    if not entries and background is not None:
-        lines[0] += ": the run was too short, or too light, for compiling to pay"
-    lines += _balance(background)
+    if background is not None:
+        lines.append(f"  {_verdict(background)}")
     for name, entry in entries:
         lines += [f"  {_escaped(name)}: {state}" for state in _states(entry)]
     lines += [_break(site) for site in sites[:SHOWN]]
@@ -105,11 +107,38 @@ def summary(captured: list[tuple[str, Any]], background: Any) -> str:
     return "\n".join([*lines, *([f"  and {left} more (--explain shows all)"] if left else [])])
 
 
-def _balance(background: Any) -> Iterator[str]:
-    """What the run lost and gained in all: loading the compiler and slow first calls are in it."""
-    account = getattr(background, "account", None)
-    if account is not None and account.lost + abs(account.gained) > 0.05:
-        yield f"  lost {account.lost:.1f} s to compiling, gained about {account.gained:.1f} s by it"
+def _verdict(background: Any) -> str:
+    """What was gained, or why nothing was, and what the next run does."""
+    learnt, account = background.learnt(), background.account
+    named: dict[str, list[str]] = {}
+    for name, facts in learnt.items():
+        named.setdefault(facts.state, []).append(name)
+    if COMPILED in named:
+        return _balance(account.gained, account.lost)
+    if RECORDED in named:
+        done = "its kernels are for the next run of this command"
+        return f"nothing gained yet: the run ended while {_some(named[RECORDED])} was built; {done}"
+    lost = f", which cost {account.lost:.1f} s" if account.lost > LITTLE else ""
+    paying = [name for name in named.get(MET, ()) if background.would_pay(learnt[name])]
+    if paying:
+        then = f"the next run of this command begins at once with {_some(paying)}"
+        return f"nothing was compiled{lost}: the run was too short for that to pay; {then}"
+    if EAGER in named and not any(learnt[name].seconds > LITTLE for name in named.get(MET, ())):
+        return f"nothing was gained{lost}: eager is as fast, or it cannot be captured"
+    return f"nothing was compiled{lost}: the run was too short, or too light, for compiling to pay"
+
+
+def _balance(gained: float, lost: float) -> str:
+    balance, parts = gained - lost, f"{gained:.1f} s gained, {lost:.1f} s lost to compiling"
+    if balance >= 0:
+        return f"about {balance:.1f} s faster than python: {parts}"
+    then = "the next run of this command is faster from its start"
+    return f"about {-balance:.1f} s slower than python: {parts}; {then}"
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(name.rpartition(".")[2] if ":" not in name else name for name in names[:2])
+    return _escaped(shown) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 
 def _states(entry: Any) -> Iterator[str]:

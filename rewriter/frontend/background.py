@@ -1,85 +1,110 @@
 """When `dynrun` records and builds, so that no run gets slower: the policy, and the worker that it
 drives.
 
-How long a run will last is not known. So nothing begins before all that it takes to compile a
-module, from loading the compiler to its kernels, is affordable at once
-(`runtime.background_budget`): a shorter run loses nothing, and a longer one at most that part of
-itself. Then the compiler is imported beside the user's code, the next call of a module that matters
-is recorded, its kernels are
-built beside the calls that eager serves, and `switchover` decides by time. This module loads no
-torch.
+How long a run will last is not known. What earlier runs of the same command learnt is: what paid
+in the last one is compiled from its first calls on, and what did not is left alone. In a first run
+nothing begins before what the script itself loses by it (loading the recorder, and a recorded
+call: `runtime.background_budget`) is a small part of the run so far. Kernels are built by another
+process, on a core that is free; `switchover` decides by time. This module loads no torch.
 """
 
 import atexit
 import os
 import sys
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from ...runtime.background_budget import SHARE, Account, RestingFinder, Worker, in_background, keep
 from ...runtime.cache import entries
-from ...runtime.cache.run_lengths import RunLengths
+from ...runtime.cache.run_history import (
+    COMPILED,
+    EAGER,
+    MET,
+    RECORDED,
+    CommandHistory,
+    RunHistory,
+    SiteFacts,
+)
 from ...runtime.diagnostics import log
 
 CALLS = 8  # eager calls of a module before anything is done for it
+KNOWN_CALLS = 1  # the same where an earlier run says that it pays
+EXPECTED_WITHIN = 60.0  # seconds of the run, in which what is known to pay begins
 SHORT = 4e-5  # seconds: a call that takes less in eager gains nothing from guards and a program
 GAIN = 0.3  # of the forward's time is expected to be saved: 0.1 of it with its backward
 SLOWER = 12  # a recorded call takes that many times an eager one, besides rewriting
+RECORDINGS_AHEAD = 3  # after which more is lost only where something was gained
 
-# What is expected, as parts of the time that importing torch took, until it was measured.
-LOAD = 1.0  # the compiler
-DYNAMO = 1.0  # and, where the script has no optimizer, parts of torch that it stands on
-RECORD = 0.1
-BUILD = 1.2
+# What the script is expected to lose, as parts of the time that importing torch took, until it was
+# measured.
+LOAD = 0.7  # the recorder
+DYNAMO = 0.5  # and, where the script has no optimizer, parts of torch that it stands on
+RECORD = 0.2
 
-# The same where the programs are expected to be stored: then no compiler is loaded.
-STORED_CALLS = 2
-STORED_LOAD = 0.25
-STORED_BUILD = 0.1
+
+class SiteUse(NamedTuple):
+    """Of one training step or module of this run: its eager calls, their seconds, what compiles it,
+    if something does, and whether it was given up."""
+
+    name: str
+    calls: int
+    seconds: float
+    entry: Any
+    given_up: bool
 
 
 class Background:
     """The account, the worker, and what is known of the cost of recording. `load(stored)` imports
-    what compiling needs: little where the programs are expected to be stored. `unbuilt()`: what
-    compilers have to build for that on this machine, in imports of torch."""
+    what recording needs: little where the programs are expected to be stored."""
 
-    def __init__(
-        self,
-        load: Callable[[bool], None],
-        account: Account | None = None,
-        unbuilt: Callable[[], float] = lambda: 0.0,
-    ) -> None:
+    def __init__(self, load: Callable[[bool], None], account: Account | None = None) -> None:
         self.account = account or Account()
-        self._unbuilt, self._to_build = unbuilt, -1.0
         self.worker = Worker(self.account)
-        self.loaded = False
-        self.broken = False
+        self.loaded = self.broken = self._asked = False
         self._load = load
-        self._asked = False
-        self.stored = False  # whether an earlier run of this command stored its programs
-        self.lengths: RunLengths | None = None  # of earlier runs of this command
+        self._recordings = 0
+        self._expected: set[str] = set()  # known to pay, and not seen yet
+        self.history: RunHistory | None = None  # of earlier runs of this command
+        self.known = CommandHistory()  # what it says
+        self.uses: list[Callable[[], Iterable[SiteUse]]] = []  # what this run has met so far
         self.torch_took(1.0)
 
     def torch_took(self, seconds: float) -> None:
         """torch was imported, in so many seconds of processor time: how fast this machine is."""
         self._torch_seconds = self.account.torch_seconds = seconds
-        if self.lengths is not None:
-            self._remember(self.lengths)
         self._cost = RECORD * seconds
-        self._build_cost = (STORED_BUILD if self.stored else BUILD) * seconds
+        if self.history is not None:
+            self._remember(self.history)
 
-    def _remember(self, lengths: RunLengths) -> None:
-        """Expect of this run what earlier ones took, and note its own length at its end."""
-        self.account.expected, self.stored = lengths.expected(), lengths.stored()
-        owner, machine = os.getpid(), self.account.machine
+    def _remember(self, history: RunHistory) -> None:
+        """Expect of this run what earlier ones took and gained, and note this one at its end."""
+        self.known = history.known()
+        self.account.expected = self.known.expected()
+        sites = self.known.sites
+        self._expected = {name for name, facts in sites.items() if self.would_pay(facts)}
+        self.account.promised = sum(sites[name].gain(GAIN) for name in self._expected)
+        owner = os.getpid()
 
         def note() -> None:
             if os.getpid() == owner:
-                seconds = min(self.account.elapsed(), machine.process_seconds())
-                lengths.note(seconds, bool(entries.used))
+                history.note(self.account.elapsed(), bool(entries.used), self.learnt())
 
         atexit.register(note)
+        if self.account.promised:
+            self._prepare()
+
+    def learnt(self) -> dict[str, SiteFacts]:
+        """What a later run of the same command should know."""
+        found: dict[str, SiteFacts] = {}
+        for use in (use for uses in self.uses for use in uses()):
+            facts, before = _facts(use), self.known.sites.get(use.name)
+            if before is not None and before.state == EAGER and use.entry is None:
+                facts = before.skipped()
+            other = found.get(use.name)
+            if other is None or other.seconds < facts.seconds:
+                found[use.name] = facts
+        return found
 
     def start(self) -> None:
         """Keep the account, and out of forks."""
@@ -97,47 +122,48 @@ class Background:
         self.broken = True
 
     def cost(self) -> float:
-        """Seconds that one more module is expected to take until it is compiled."""
-        return self._load_cost() + self._cost + self._build_cost
+        """Seconds that the script is expected to lose until one more module is compiled."""
+        return self._load_cost() + self._cost
 
-    def wants(self, calls: int, seconds: float, watched: float = 1.0) -> bool:
+    def wants(self, name: str, calls: int, seconds: float, watched: float = 1.0) -> bool:
         """Whether a module with that many eager calls, which took `seconds`, is worth a recording
-        now: it would pay in a run of twice the length, and may be lost in one that ends here.
-        `watched`: the part of the time in which calls were counted."""
-        self.look_ahead()
-        enough = STORED_CALLS if self.stored else CALLS
-        if self.broken or calls < enough or seconds < SHORT * calls or not self.nothing_builds():
+        now: it paid in an earlier run; or it would pay in a run of twice the length, and what is
+        lost by it is little of the run so far. `watched`: the part of the time in which calls were
+        counted."""
+        facts = self.known.sites.get(name)
+        known = 0.0 if facts is None else facts.gain(GAIN)
+        if self.broken or self.is_known_as_eager(name):
+            return False
+        if calls < (KNOWN_CALLS if known else CALLS) or seconds < SHORT * calls:
             return False
         cost = self.cost() + SLOWER * seconds / calls
         gain = GAIN * seconds / watched * self.account.share / SHARE
-        if gain < cost and self.account.expected:
+        if facts is None and gain < cost and self.account.expected:
             gain *= max(1.0, self.account.expected / self.account.elapsed())
-        if gain < cost or not self.account.allows(cost):
+        if max(gain, known) < cost or not self.nothing_builds() or not self.account.allows(cost):
             return False
-        if not self.loaded and self._can_build(cost):
-            self._prepare()
+        self._prepare()
+        if self.loaded:
+            self._expected.discard(name)
         return self.loaded
 
-    def _can_build(self, cost: float) -> bool:
-        """Whether, besides `cost`, the time of compilers is affordable that the first run on a
-        machine needs. Where a core is free it is nobody's."""
-        if not self.account.machine.is_crowded():
-            return True
-        if self._to_build < 0:
-            self._to_build = self._unbuilt()
-        return self.account.allows(cost + self._to_build * self._torch_seconds)
+    def would_pay(self, facts: SiteFacts) -> bool:
+        """Whether a run like the one that these are of is the sooner for compiling at once."""
+        return facts.gain(GAIN) > 2 * self.cost()
 
-    def look_ahead(self) -> None:
-        """Modules are called: what loads stored programs is imported before one is asked for, if
-        the run can afford that."""
-        if self.stored and not self._asked and self.account.allows(self._load_cost()):
-            self._prepare()
+    def is_known_as_eager(self, name: str) -> bool:
+        """Whether compiling it did not pay in earlier runs, or was not possible."""
+        facts = self.known.sites.get(name)
+        return facts is not None and facts.state == EAGER
+
+    def is_expecting(self) -> bool:
+        """Whether calls that are known to pay are about to come, or about to be recorded."""
+        begins = self.account.elapsed() < EXPECTED_WITHIN
+        return begins and bool(self._expected) and not self.broken
 
     def _load_cost(self) -> float:
         if self.loaded:
             return 0.0
-        if self.stored:
-            return STORED_LOAD * self._torch_seconds
         return (LOAD if "torch._dynamo" in sys.modules else LOAD + DYNAMO) * self._torch_seconds
 
     def _prepare(self) -> None:
@@ -147,7 +173,7 @@ class Background:
 
     def _import(self) -> None:
         with RestingFinder(self.worker):
-            self._load(self.stored)
+            self._load(self.known.stored)
         self.loaded = True
         log.debug("the compiler was loaded beside the script")
 
@@ -155,24 +181,18 @@ class Background:
 
     def may_record(self) -> bool:
         """Whether a call may be recorded now."""
-        free = not self.broken and self.nothing_builds()
-        return free and self.account.allows(self._cost + self._build_cost)
+        return not self.broken and self.nothing_builds() and self.account.allows(self._cost)
 
     def recorded(self, seconds: float) -> None:
         """A call was recorded, which took so much longer than in eager."""
         self.account.lost += seconds
         self._cost = max(0.02, 0.5 * seconds)
+        self._recordings += 1
+        self.account.settled |= self._recordings >= RECORDINGS_AHEAD
 
     def build(self, job: Callable[[], None]) -> None:
         """Compile a recording, beside the calls to come."""
-
-        def timed() -> None:
-            start = self.account.machine.thread_seconds()
-            job()
-            took = self.account.machine.thread_seconds() - start
-            self._build_cost = 0.5 * (self._build_cost + took)
-
-        self.worker.submit(timed)
+        self.worker.submit(job)
 
     def nothing_builds(self) -> bool:
         """Whether nothing is built now."""
@@ -181,6 +201,27 @@ class Background:
     def gained(self, seconds: float) -> None:
         """A call took that much less than eager would have."""
         self.account.gained += seconds
+        self.account.settled = True
+
+
+def _facts(use: SiteUse) -> SiteFacts:
+    tried = [] if use.entry is None else use.entry.switchovers
+    served = sum(each.compiled_calls for each in tried)
+    timed = max((each for each in tried if each.trials), default=None, key=_calls_of)
+    calls, eager, compiled = use.calls + served, 0.0, 0.0
+    state = MET
+    if timed is not None:
+        state = COMPILED if timed.state.name != "EAGER" else EAGER
+        eager, compiled = timed.eager_seconds, timed.compiled_seconds
+    elif use.given_up:
+        state = EAGER
+    elif tried:
+        state = RECORDED
+    return SiteFacts(state, calls, use.seconds + served * eager, eager, compiled)
+
+
+def _calls_of(tried: Any) -> int:
+    return int(tried.compiled_calls)
 
 
 def _keep_own_warnings() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 from ...lowering.autograd.double_backward import Differentiable
 from ...runtime import diagnostics
-from ...runtime.background_budget import Stopwatch
 from ...runtime.environment.supported_torch import warn_if_untested
 from ...runtime.errors import GraphBreakError
 from ...runtime.guards.guard import Arg, GuardState, Kwarg, Obj, is_transformed, is_watched
@@ -37,7 +36,7 @@ from .first_calls import FirstCall
 from .inliner import Inliner
 from .module_class import awaits_shapes
 from .retrace import Attempt, Changed, Rerecordings
-from .segment_programs import ForeignProgram, compile_segment
+from .segment_programs import ForeignProgram, ask_ahead, compile_segment
 from .switchover import ServingState, Switchover, are_all
 from .thread_modes import under_modes_of_caller
 from .warning_origins import named
@@ -162,14 +161,14 @@ class CompiledFunction:
             or not _recording_lock.acquire(blocking=False)
         ):
             return self.eager(*args, **kwargs)
-        watch = Stopwatch()
+        start = time.perf_counter()
         try:
             with reach_the_user():
                 return self._recorded(args, kwargs, changed)
         finally:
             _recording_lock.release()
             if self.background is not None:
-                self.background.recorded(watch.seconds())
+                self.background.recorded(time.perf_counter() - start)
 
     def _is_alone(self) -> bool:
         return self.background is None and self._family is None
@@ -345,7 +344,11 @@ class CompiledFunction:
                 self._cut(recorder.stopped_at)
 
     def tell(self, site: catalogue.BreakSite) -> None:
-        """Say that a recording ended at `site`."""
+        """Say that a recording ended at `site`; not in the middle of a run that goes on as well
+        without, whose summary does so."""
+        if self.background is not None:
+            diagnostics.log.debug("%s is not one graph: %s", self.name, site)
+            return
         if site.reason is not catalogue.PARALLEL_UNIT:  # about which nothing is to be done
             message = f"{self.name} is not one graph: {site}"
             diagnostics.warn_once("stopped", message, f"{site.file}:{site.line}")
@@ -466,6 +469,7 @@ class CompiledFunction:
                 recording.make_static()
         options = stances.state.now.options(self.options)
         segments = recording.segments
+        ask_ahead(segments, options)
         return tuple(compile_segment(segment, options, None, segments) for segment in segments)
 
     def _symbolic(

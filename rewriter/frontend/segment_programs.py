@@ -1,6 +1,7 @@
 """The callables of a recording's segments, by the backend that was chosen."""
 
 import contextlib
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from ...lowering import stored_graphs
 from ...lowering.autograd.double_backward import Differentiable
 from ...lowering.fake_tensor_mode import PacedFakeMode, unlogged
-from ...lowering.graph import graph_key, rnn
+from ...lowering.graph import graph_key, graph_transfer, rnn
 from ...lowering.graph.control_flow import Repeated
 from ...lowering.graph.graph_modules import forward_of
 from ...lowering.graph.tensor_numbers import write_out_numbers
@@ -21,7 +22,8 @@ from ...runtime.programs.autocast_state import AutocastState, enters_modes
 from ...runtime.warning_filters import suppress_warnings
 from ..capture.segments import Segment
 from ..capture.values import Meta, Number
-from . import library_calls
+from . import build_process, library_calls
+from .thread_modes import Modes, process_settings
 
 Observer = Callable[[Segment, Callable[..., Any], Options], Callable[..., Any]]
 observers: list[Observer] = []  # what each program is put into before it serves calls
@@ -58,16 +60,19 @@ def _callable(
     if options.backend == "native" and segment.open:
         return _with_library_calls(segment, options)
     plain = options.backend == "eager"
-    kept = None
-    if options.backend == "native" and example_inputs is None and not segment.open:
-        kept = stored_graphs.stored_graph(segment.module, map(_text, segment.metas), options)
+    kept = _place(segment, options, example_inputs)
     program = None if kept is None else kept.load()
+    if program is None and kept is not None and _is_built_elsewhere(segment, options, kept):
+        program = kept.load()
     if program is None:
         module = segment.module if plain else write_out_numbers(segment.module)
         casts = AutocastState()
         try:
             with torch.set_grad_enabled(torch.is_grad_enabled()):  # as it is, whatever fails
-                program = _compiled(module, segment, options, example_inputs, kept)
+                examples = example_inputs
+                if examples is None:
+                    examples = _examples(module, segment.metas, segment.open)
+                program = _compiled(module, options, examples, kept)
         except Exception as error:
             casts.put_back()
             if not segment.open:
@@ -97,6 +102,49 @@ def _with_library_calls(segment: Segment, options: Options) -> Callable[..., Any
     return program
 
 
+def _place(
+    segment: Segment, options: Options, example_inputs: list[Any] | None
+) -> stored_graphs.StoredGraph | None:
+    """Where the segment's program is stored, if it can be."""
+    if options.backend != "native" or example_inputs is not None or segment.open:
+        return None
+    return stored_graph(segment.module, segment.metas, options)
+
+
+def stored_graph(
+    module: torch.fx.GraphModule, metas: tuple[Meta | Number, ...], options: Options
+) -> stored_graphs.StoredGraph | None:
+    """The place of the program of a segment's graph; None for one that has no key."""
+    return stored_graphs.stored_graph(module, map(_text, metas), options)
+
+
+def ask_ahead(segments: tuple[Segment, ...], options: Options) -> None:
+    """Have the process that compiles for this one, if there is one, begin with all of them."""
+    for segment in segments if build_process.serving() is not None else ():
+        kept = None if segment.eager or not segment.ops else _place(segment, options, None)
+        if kept is not None and not kept.is_stored():
+            _is_asked_for(segment, options, kept)
+
+
+def _is_asked_for(
+    segment: Segment, options: Options, kept: stored_graphs.StoredGraph
+) -> build_process.BuildProcess | None:
+    """Who was asked. Graphs of GPUs are compiled where their context is."""
+    process = build_process.serving()
+    if process is None or any(meta.on_gpu for meta in segment.metas):
+        return None
+    around = segment.metas, options, Modes.now(), process_settings()
+    to_bytes = functools.partial(graph_transfer.to_bytes, segment.module, around)
+    return process if process.ask(kept.key, to_bytes) else None
+
+
+def _is_built_elsewhere(
+    segment: Segment, options: Options, kept: stored_graphs.StoredGraph
+) -> bool:
+    process = _is_asked_for(segment, options, kept)
+    return process is not None and process.has_stored(kept.key)
+
+
 def _trains_layers(segment: Segment) -> bool:
     """Whether torch runs the graph sooner than a program of ours: training on the CPU of recurrent
     layers with little around."""
@@ -115,18 +163,33 @@ def _text(meta: Meta | Number) -> str:
     return graph_key.input_text(meta.size, meta.stride, meta.dtype, meta.device, meta.requires_grad)
 
 
+def _examples(
+    module: torch.fx.GraphModule, metas: tuple[Meta | Number, ...], is_open: bool
+) -> list[Any]:
+    repeats = any(isinstance(node.target, Repeated) for node in module.graph.nodes)
+    env = _shapes() if is_open or repeats else None
+    with torch.inference_mode(False), PacedFakeMode(allow_non_fake_inputs=True, shape_env=env):
+        return [meta.fake() for meta in metas]
+
+
+def compile_ahead(
+    module: torch.fx.GraphModule,
+    metas: tuple[Meta | Number, ...],
+    options: Options,
+    kept: stored_graphs.StoredGraph,
+) -> None:
+    """Compile the graph of a segment for its place alone."""
+    with unlogged(), suppress_warnings():
+        module = write_out_numbers(module)
+        _compiled(module, options, _examples(module, metas, is_open=False), kept)
+
+
 def _compiled(
     module: torch.fx.GraphModule,
-    segment: Segment,
     options: Options,
-    example_inputs: list[Any] | None,
+    example_inputs: list[Any],
     kept: stored_graphs.StoredGraph | None,
 ) -> Callable[..., Any]:
-    if example_inputs is None:
-        repeats = any(isinstance(node.target, Repeated) for node in module.graph.nodes)
-        env = _shapes() if segment.open or repeats else None
-        with torch.inference_mode(False), PacedFakeMode(allow_non_fake_inputs=True, shape_env=env):
-            example_inputs = [meta.fake() for meta in segment.metas]
     if kept is not None:
         return compiler()(module, example_inputs, options, kept)  # type: ignore[no-any-return]
     if options.backend not in ("native", "aot_eager"):

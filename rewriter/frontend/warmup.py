@@ -13,14 +13,14 @@ from ..instrument import emit
 from .segment_programs import compiler
 
 
-def warm_up(stored: bool = False) -> None:
-    """Load the source rewriter, and take one tiny graph with a backward through every stage; not
-    where sources and programs are expected to be `stored`, of which little is needed."""
-    if not stored:
+def warm_up(rewrites: bool = True, compiles: bool = True) -> None:
+    """Load what recording needs: with the source rewriter, where functions are not yet rewritten;
+    and take one tiny graph with a backward through every stage, where this process compiles."""
+    if rewrites:
         emit.load()
     guard_native.load_here()
     result_memory.load()
-    if stored:
+    if not compiles:
         return
     with torch.inference_mode(False), torch.enable_grad():
         with PacedFakeMode(allow_non_fake_inputs=True):

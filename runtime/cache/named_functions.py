@@ -1,6 +1,8 @@
 """Functions of torch by name, and back: what a stored program may call."""
 
+import contextlib
 import functools
+import importlib
 import operator
 import sys
 import types
@@ -108,6 +110,25 @@ def text_of(target: Any) -> str:
         if owner.__module__.partition(".")[0] in ("torch", "builtins"):
             return f"{owner.__module__}:{owner.__qualname__}.{target.__name__}"
     return _found_again(target)
+
+
+def by_text(text: str) -> Any:
+    """What `text_of` gave this text for, in another process of this installation. Raises
+    Unnamed."""
+    found = _by_builtin_name().get(text)
+    if found is None and text.startswith("packet "):
+        operator_found = _operator(text.removeprefix("packet "))
+        found = getattr(operator_found, "overloadpacket", None)
+    elif found is None and "::" in text:
+        found = _operator(text)
+    elif found is None:
+        module, _, name = text.partition(":")
+        if module.partition(".")[0] in _MODULES:
+            with contextlib.suppress(AttributeError, ImportError):
+                found = operator.attrgetter(name)(importlib.import_module(module))
+    if found is None or text_of(found) != text:
+        raise Unnamed(f"there is no function {text}")
+    return found
 
 
 _DESCRIPTORS = (

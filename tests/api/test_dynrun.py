@@ -185,6 +185,7 @@ def test_a_script_that_is_not_there(tmp_path):
         (["--mode=nothing", "s.py"], "unknown mode 'nothing': use one of"),
         (["--nothing", "s.py"], "unrecognized arguments: --nothing"),
         (["--eager-calls", "x", "s.py"], "'x' is no number of calls"),
+        (["-u", "-W"], "-W needs a value"),
     ],
 )
 def test_wrong_arguments(tmp_path, arguments, message):
@@ -208,6 +209,26 @@ def test_own_options_before_the_script_only(tmp_path):
         "--disable",
     ]
     assert dynrun([*own, "s.py", "--disable"], tmp_path) == (0, "['s.py', '--disable']\n", "")
+
+
+OF_THE_INTERPRETER = """
+import sys
+flags = sys.flags
+print(__debug__, flags.optimize, flags.dev_mode, flags.bytes_warning, flags.dont_write_bytecode)
+print(sys.warnoptions, sorted(sys._xoptions), sys.stdout.write_through, sys.argv)
+"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["-O"], ["-OO", "-W", "ignore"], ["-Wdefault", "-X", "faulthandler"], ["-uB", "-Xdev", "-bb"]],
+)
+@pytest.mark.parametrize("script", [["s.py", "-O", "-W"], ["-c", OF_THE_INTERPRETER, "-X"]])
+def test_options_of_the_interpreter_are_pythons(tmp_path, options, script):
+    (tmp_path / "s.py").write_text(OF_THE_INTERPRETER)
+    python = run([*options, *script], tmp_path)
+    assert dynrun([*options, "-q", *script], tmp_path) == python
+    assert dynrun(["-q", *options, *script], tmp_path) == python
 
 
 def test_explain_without_torch(tmp_path):

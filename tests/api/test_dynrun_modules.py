@@ -9,7 +9,11 @@ import torch
 from dynfix.rewriter import catalogue
 from dynfix.rewriter.dynrun import intercept, summary
 from dynfix.rewriter.dynrun.session import Session
+from dynfix.rewriter.frontend.background import Background
+from dynfix.rewriter.frontend.compiled_function import CompiledFunction
+from dynfix.rewriter.frontend.config import make_options
 from dynfix.rewriter.tracing_ops.calls import known_calls
+from dynfix.runtime.cache.run_history import COMPILED, EAGER, MET, RECORDED, SiteFacts
 from torch import nn
 from torch.nn import functional as F
 
@@ -373,3 +377,73 @@ def test_the_summary_names_places_and_ways_out():
     assert "  recompiled Net: x is 2" in rest
     merged = next(line for line in rest if "merged" in line).replace("\\", "")
     assert merged == "  recompiled Net: args[0][0].head.merged (model.py:9) was False, is True"
+
+
+def facts(state, seconds):
+    return SiteFacts(state, 100, seconds, 0.2, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("learnt", "gained", "lost", "said"),
+    [
+        ({}, 0.0, 0.0, "nothing was compiled: the run was too short, or too light"),
+        ({"a.py:1-2": facts(MET, 20.0)}, 0.0, 0.4, "which cost 0.4 s: the run was too short for"),
+        ({"a.py:1-2": facts(MET, 20.0)}, 0.0, 0.0, "run of this command begins at once with a.py:1-2"),
+        ({"m.Net": facts(MET, 0.2)}, 0.0, 0.0, "the run was too short, or too light"),
+        ({"m.Net": facts(RECORDED, 9.0)}, 0.0, 1.0, "the run ended while Net was built"),
+        ({"m.Net": facts(EAGER, 9.0)}, 0.0, 1.0, "nothing was gained, which cost 1.0 s: eager is as"),
+        ({"m.Net": facts(COMPILED, 9.0)}, 5.0, 1.5, "about 3.5 s faster than python: 5.0 s gained"),
+        ({"m.Net": facts(COMPILED, 9.0)}, 1.0, 1.5, "about 0.5 s slower than python: 1.0 s gained"),
+    ],
+)  # fmt: skip
+def test_the_summary_says_what_was_gained_or_why_nothing_was(learnt, gained, lost, said):
+    background = Background(lambda stored: None)
+    background.account.gained, background.account.lost = gained, lost
+    background.learnt = lambda: learnt
+    first, verdict = summary.summary([], background).splitlines()
+    assert "0 functions" in first and said in verdict
+
+
+class Image:
+    """No tensor."""
+
+
+class Transform(nn.Module):
+    def forward(self, image, *more, **named):
+        return image
+
+
+class Holder(Transform):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "entered"),
+    [
+        (Transform, lambda: (Image(),), False),
+        (Transform, lambda: ([Image(), {"a": (1, "b", None)}],), False),
+        (Transform, lambda: (), False),
+        (Transform, lambda: (Image(), X), True),
+        (Transform, lambda: ([{"image": X}],), True),
+        (Holder, lambda: (Image(),), True),
+        (lambda: nn.Sequential(Transform(), Transform()), lambda: (Image(),), False),
+    ],
+)
+def test_a_transform_of_data_is_no_model(session, make, given, entered):
+    module, image = make(), Image()
+    for _ in range(5):
+        module(*(given() or (image,)))
+    assert bool(session.entries) is entered
+
+
+def test_in_the_middle_of_a_run_nothing_is_said_of_graph_breaks(capsys, recwarn):
+    compiled = CompiledFunction(lambda x: x, make_options(backend="eager"))
+    site = catalogue.BreakSite(catalogue.REASONS["DYN101"], "model.py", 7, "x.item()")
+    compiled.background = Background(lambda stored: None)
+    compiled.tell(site)
+    assert capsys.readouterr() == ("", "") and not recwarn.list
+    compiled.background = None
+    with pytest.warns(UserWarning, match="is not one graph"):
+        compiled.tell(site)

@@ -83,15 +83,13 @@ def test_what_a_model_has_kept_is_history(equal):
 class Beside:
     """A run that is never long enough."""
 
-    stored = False
-
     def __init__(self):
-        self.asked = []
+        self.asked, self.uses, self.known = [], [], ""
 
-    def look_ahead(self):
-        pass
+    def is_known_as_eager(self, name):
+        return name == self.known
 
-    def wants(self, calls, seconds):
+    def wants(self, name, calls, seconds):
         self.asked.append((calls, seconds))
         return False
 
@@ -120,6 +118,30 @@ def test_most_steps_are_not_looked_at(monkeypatch, equal):
     assert SAMPLED / 4 < len(background.asked) <= 2 * SAMPLED + 0.9 / SAMPLE_INTERVAL_S
     (calls, seconds) = background.asked[-1]
     assert calls > 800 and seconds == pytest.approx(0.001 * calls)
+    ((use,),) = ([*uses()] for uses in background.uses)
+    assert use.name == "script.py:11-14" and use.calls >= calls and not use.given_up
+
+
+@pytest.mark.parametrize(("known", "claims"), [("", True), ("script.py:11-14", False)])
+def test_a_step_that_did_not_pay_leaves_its_modules_to_themselves(
+    monkeypatch, equal, known, claims
+):
+    background, seen = Beside(), []
+    background.known = known
+    monkeypatch.setattr(driven_steps.Session, "background", background)
+    monkeypatch.setattr(driven_steps, "seen", seen, raising=False)
+    text = """
+        for i in range(20):
+            loss = F.cross_entropy(net(X), Y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        import builtins, driven_steps
+        steps = getattr(builtins, driven_steps.DRIVER, None)
+        driven_steps.seen.append(steps is not None and steps.claims(net))
+    """
+    equal(text)
+    assert seen[-1] is claims and bool(background.asked) is claims
 
 
 def test_two_threads_in_one_step(equal):

@@ -241,7 +241,8 @@ def test_it_rests_when_nothing_more_may_be_lost(machine, crowded):
     machine.work(background_budget.SLICE)
     worker.checkpoint()
     assert set(machine.slept) == {background_budget.REST}
-    assert 1.0 / background_budget.SHARE <= of_run.elapsed() < 1.1 / background_budget.SHARE
+    most = background_budget.SHARE * background_budget.AHEAD
+    assert 1.0 / most <= of_run.elapsed() < 1.1 / most
     rests = len(machine.slept)
     machine.work(background_budget.SLICE, background_budget.SLICE)
     worker.checkpoint()
@@ -266,8 +267,13 @@ def test_lost_is_by_how_much_the_others_fell_behind(machine):
         pace.mark()
         machine.work(1.0, of_others=others)
         assert pace.lost() == lost
+    pace.mark()
+    machine.clock += 1.0
+    machine.process += 0.25
+    assert pace.lost() == 0.0  # another process works, on a core that is free
+    assert pace.lost(of_others=0.5) == 0.5
     machine.crowded = True
-    assert pace.lost() == 1.0
+    assert pace.lost() == 0.75  # which there is none of
 
 
 def test_its_rest_ends_with_the_process(machine):
@@ -374,18 +380,18 @@ def test_what_does_not_matter_is_left_alone(machine):
     load, of_run = waiting.Loading(), account(machine)
     background = Background(load, of_run)
     machine.clock += 10
-    assert not background.wants(calls=3, seconds=50)  # too few
-    assert not background.wants(calls=1000, seconds=0.01)  # too short
-    assert not background.wants(calls=1000, seconds=50)  # all that it takes is more than 0.4 s
+    assert not background.wants("net", calls=3, seconds=50)  # too few
+    assert not background.wants("net", calls=1000, seconds=0.01)  # too short
+    assert not background.wants("net", calls=1000, seconds=50)  # it takes more than 1 s
     machine.clock += 990
-    assert not background.wants(calls=1000, seconds=1.0)  # a thousandth of the run
+    assert not background.wants("net", calls=1000, seconds=1.0)  # a thousandth of the run
     assert not background._asked
-    assert not background.wants(calls=1000, seconds=50)  # the compiler is loaded first
+    assert not background.wants("net", calls=1000, seconds=50)  # the compiler is loaded first
     load.end()
     waiting.until(background.nothing_builds)
-    assert background.wants(calls=1000, seconds=50)
+    assert background.wants("net", calls=1000, seconds=50)
     of_run.lost = 1e6
-    assert not background.wants(calls=1000, seconds=50) and not background.may_record()
+    assert not background.wants("net", calls=1000, seconds=50) and not background.may_record()
     ended(background.worker)
 
 
@@ -421,13 +427,13 @@ SETTLED = """
 import builtins, logging, time
 from dynfix.rewriter.frontend import background
 from dynfix.runtime import compilers
-from dynfix.runtime.cache.run_lengths import RunLengths
+from dynfix.runtime.cache.run_history import CommandHistory
 
 logging.basicConfig()
 logging.getLogger("dynfix").setLevel("DEBUG")
 background.SHORT = 0.0
 compilers.be_gentle = lambda: None  # a busy machine would let them starve
-RunLengths.expected = lambda self: 1e9  # whatever it costs is affordable
+CommandHistory.expected = lambda self: 1e9  # whatever it costs is affordable
 begun, start = [], background.Background.start
 background.Background.start = lambda self: (begun.append(self), start(self))
 
@@ -479,15 +485,20 @@ def test_a_trial_is_charged_with_its_first_calls(machine):
     assert entry.judge.total == pytest.approx(-0.049 * (TIMED + WARM))
 
 
-@pytest.mark.parametrize(("crowded", "lost"), [(True, 2.0), (False, 0.0)])
-def test_a_run_without_a_free_core_is_charged_for_compilers(machine, monkeypatch, crowded, lost):
+@pytest.mark.parametrize(("rate", "lost"), [(0.5, 1.0), (1.0, 0.0)])
+def test_compilers_are_charged_by_what_the_run_fell_behind(machine, monkeypatch, rate, lost):
     monkeypatch.setattr(compilers, "take_seconds", lambda: 2.0)
-    machine.crowded, of_run = crowded, account(machine)
+    machine.crowded, machine.busy, of_run = True, 1.0, account(machine)
     worker = Worker(of_run)
-    worker.submit(lambda: None)
+
+    def job():
+        machine.clock += 2.0
+        machine.process += 2.0 * rate
+
+    worker.submit(job)
     waiting.until(lambda: not worker.busy)
     ended(worker)
-    assert of_run.lost == lost
+    assert of_run.lost == pytest.approx(lost, abs=1e-9)
 
 
 def test_processor_time_of_compilers_beside_the_script_is_counted(machine):

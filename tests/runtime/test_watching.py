@@ -19,7 +19,7 @@ def call(watch, depth=0):
 def test_turns(machine):
     watch = CallSampler(Account(started=machine.now(), machine=machine), lambda: 4.0, call.__code__)
     assert call(watch)
-    machine.clock += 49  # 4% of it are less than 2 s
+    machine.clock += 19  # a tenth of it is less than 2 s
     assert call(watch)
     machine.clock += 2
     assert not call(watch) and watch.share() == 1.0
@@ -46,3 +46,16 @@ def test_it_does_not_wake_inside_a_call(machine):
     assert call(watch, depth=1)
     assert not call(watch)
     assert not call(watch, depth=2)  # awake: the hook itself knows what is inside
+
+
+def test_it_stays_awake_for_what_is_known_to_come(machine):
+    expecting = [True]
+    account = Account(started=machine.now() - 1000, machine=machine)
+    watch = CallSampler(account, lambda: 4.0, call.__code__, lambda: expecting[0])
+    assert not call(watch)
+    for _ in range(5):
+        machine.clock += call_sampling.AWAKE + 0.1
+        assert not call(watch)
+    expecting[0] = False
+    machine.clock += call_sampling.AWAKE + 0.1
+    assert call(watch)

@@ -62,7 +62,7 @@ def _grad(rec: Recorder, args: Args, kwargs: Kwargs) -> Any:
             call.arguments[name] = tuple(iteration.over(rec, call.arguments[name]))
     bound, args, kwargs = call.arguments, call.args, call.kwargs
     with rec.paused(), torch._C.DisableTorchFunction():
-        why = _not_here(rec)
+        why = _not_here(rec, _listed(bound["outputs"]) or [])
     if bound.get("is_grads_batched"):
         why = "is_grads_batched"
     if why:
@@ -72,10 +72,12 @@ def _grad(rec: Recorder, args: Args, kwargs: Kwargs) -> Any:
     return custom_functions.as_node(rec, torch.autograd.grad, args, kwargs)
 
 
-def _not_here(rec: Recorder) -> str:
+def _not_here(rec: Recorder, asked: list[Any]) -> str:
     """Why the history behind a tensor is not this graph's alone; empty if it is, for this call and
-    every later one."""
+    every later one. `asked`: what is differentiated."""
     given = [pair for pair in rec.tracker.live_inputs() if pair[1].meta.requires_grad]
+    if any(tensor.grad_fn is not None for tensor, _ in given):
+        given = _reached(rec, given, tensors_in(asked))
     if not all(is_plain_leaf(tensor) for tensor, _ in given):
         return "an input has a gradient history from before the call, or hooks on its gradient"
     cut = any(value.home >= 0 and value.meta.requires_grad for value, _ in rec.segment.imports())
@@ -85,6 +87,24 @@ def _not_here(rec: Recorder) -> str:
     rec.outcomes.append((0, Apply(_are_plain_leaves, inputs), True))
     rec.differentiates = True
     return ""
+
+
+def _reached(
+    rec: Recorder, given: list[tuple[torch.Tensor, Any]], asked: list[torch.Tensor]
+) -> list[tuple[torch.Tensor, Any]]:
+    """Of the inputs those that a gradient may arrive at: not those with a history that the graph
+    does nothing with but detach them, as truncated back-propagation does; `finish` looks whether
+    that is so to the end."""
+    behind = set(histories.nodes_behind(asked))
+    cut = {
+        value
+        for tensor, value in given
+        if tensor.grad_fn is not None
+        and tensor.grad_fn not in behind
+        and rec.is_only_detached(value)
+    }
+    rec.detached |= cut
+    return [pair for pair in given if pair[1] not in cut]
 
 
 def is_plain_leaf(tensor: torch.Tensor) -> bool:
@@ -195,7 +215,7 @@ def _refused(rec: Recorder, asked: _Asked, leaves: list[torch.Tensor]) -> str:
     cut = any(home != rec.segment.index for home in homes)
     if cut and not rec.continue_past_break(catalogue.UNSUPPORTED, _BROKEN):
         return _BROKEN
-    return _not_here(rec)
+    return _not_here(rec, asked.tensors)
 
 
 def _home(rec: Recorder, tensor: torch.Tensor) -> int:
