@@ -11,7 +11,6 @@ from ...rewriter.source.import_places import add_import
 from ...rewriter.source.intents import realised
 from ...rewriter.source.source_file import SourceError
 from ...rewriter.source.spans import Safety, apply, disjoint
-from ..analysis.assumed_tensors import affected
 from ..analysis.captured_walk import Walk
 from ..analysis.file_context import FileContext
 from ..rules import RULES
@@ -87,10 +86,9 @@ def _off(settings: Settings, path: str) -> list[str]:
 def _findings(source: SourceFile, settings: Settings) -> list[Finding]:
     context = FileContext(source, settings)
     rules = enabled(settings, source.path)
-    seen = context.facts.captured if context.facts else frozenset()
-    functions = context.program.captured(settings.scope, seen)
+    functions = context.program.captured(settings.scope)
     found = _captured(context, rules, functions) + _whole_file(context, rules)
-    changed = affected(context.inference)
+    changed = context.inference.affected()
     if changed:
         supposed = _captured(context.supposing(changed), rules, functions & changed)
         found = _with_assumed(supposed, found)

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 from .settings import FORMATS, SCOPES, Settings, SettingsError, convert, load, meant
 
 _LISTS = (
+    "entry",
     "select",
     "ignore",
     "extend_select",
@@ -156,8 +157,10 @@ def _modes(group: Any) -> None:
 
 def _rules(group: Any) -> None:
     for name in _LISTS:
-        metavar = "PATTERN:CODE" if name == "per_file_ignores" else "LIST"
-        group.add_argument(f"--{name.replace('_', '-')}", action="append", metavar=metavar)
+        metavar = {"per_file_ignores": "PATTERN:CODE", "entry": "MODULE:NAME"}.get(name, "LIST")
+        text = "what is compiled: only what it reaches is looked at" if name == "entry" else None
+        option = f"--{name.replace('_', '-')}"
+        group.add_argument(option, action="append", metavar=metavar, help=text)
     group.add_argument(
         "--scope",
         choices=SCOPES,

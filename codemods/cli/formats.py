@@ -92,6 +92,8 @@ def advice(finding: Finding) -> list[str]:
             lines.append("justified by what the traced run showed, not by the text alone")
     if finding.kept:
         lines.append(f"no fix: {finding.kept}")
+    if finding.way:
+        lines.append(f"reached: {finding.way}")
     if finding.fix is None and finding.help:
         lines.append(f"help: {finding.help}")
     return lines

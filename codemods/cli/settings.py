@@ -17,7 +17,9 @@ from ..analysis.findings import CommandError
 from .toml import tables
 
 if TYPE_CHECKING:
+    from ..analysis.file_links import FileLinks
     from ..analysis.findings import Finding
+    from ..analysis.neighbours import Neighbours
     from ..trace.trace_facts import TraceFacts
 
 
@@ -78,6 +80,7 @@ class Settings:
     respect_gitignore: bool = True
     unsafe_fixes: bool = False
     scope: str = "forward"
+    entry: tuple = ()
     output_format: str = "full"
     jobs: int = 0
     cache: bool = True
@@ -89,6 +92,7 @@ class Settings:
         default_factory=dict, compare=False, repr=False
     )  # {real path: Facts} of a traced run
     facts_key: str = ""  # of kept ones
+    project: Neighbours | None = field(default=None, compare=False, repr=False)
 
     def selects(self, code: str, path: str) -> bool:
         """Whether the rule `code` looks at the file at `path`; the longest matching prefix
@@ -124,18 +128,20 @@ class Settings:
         """The Facts of the file at `path`, or None."""
         return self.facts.get(os.path.realpath(path)) if self.facts else None
 
+    def links_of(self, path: str) -> FileLinks | None:
+        """What the rest of the project tells of the file at `path`; None where it is not known."""
+        return self.project.of(os.path.realpath(path)) if self.project else None
+
     def narrowed(self, path: str) -> Settings:
-        """The same with the facts of one file alone: what a worker process is sent."""
+        """The same with the facts of one file alone, and without the project, which each worker
+        process has: what it is sent."""
         facts = self.facts_of(path)
-        return (
-            replace(self, facts={os.path.realpath(path): facts} if facts else {})
-            if self.facts
-            else self
-        )
+        alone = {os.path.realpath(path): facts} if facts else {}
+        return replace(self, facts=alone, project=None)
 
     def key(self) -> str:
         """What results depend on."""
-        names = ("root", "select", "extend_select", "ignore", "per_file_ignores", "scope")
+        names = ("root", "select", "extend_select", "ignore", "per_file_ignores", "scope", "entry")
         names += ("fixable", "unfixable", "facts_key")
         return repr([getattr(self, name) for name in names])
 
@@ -162,7 +168,7 @@ def _length(code: str, prefixes: tuple[str, ...]) -> int:
 _KINDS = {
     f.name: type(f.default)
     for f in fields(Settings)
-    if f.name not in ("root", "source", "facts", "facts_key")
+    if f.name not in ("root", "source", "facts", "facts_key", "project")
 }
 
 
@@ -220,6 +226,11 @@ def _codes(name: str, value: Any, where: str) -> Any:
         raise SettingsError(f"{where}: {name} must be a list of strings, not {_shown(value)}")
     if "exclude" in name:
         return tuple(i.rstrip("/") for i in items)
+    if name == "entry":
+        wrong = next((i for i in items if not re.fullmatch(r"[\w.]+:[\w.]+", i)), None)
+        if wrong is not None:
+            raise SettingsError(f"{where}: entry must be MODULE:NAME, not {_shown(wrong)}")
+        return tuple(items)
     items = tuple("DYN" if i.upper() == "ALL" else i.upper() for i in items)
     known = [reason.code for reason in REASONS.values() if not reason.no_rule]
     for item in items:

@@ -228,10 +228,12 @@ ONLY_TENSOR_METHODS = frozenset(
 SUGGESTIVE = _words(
     """
     size dim sum mean max min any all abs float half long exp log sqrt norm std var prod view
-    reshape transpose flatten argmax argmin cumsum item tolist clamp
+    reshape transpose flatten argmax argmin cumsum item tolist clamp nonzero squeeze repeat cumprod
+    round sort argsort topk new_zeros new_ones new_empty new_full new_tensor cpu cuda numpy bool int
+    dot ravel trace unique
     """
 )
-SUGGESTIVE_ATTRIBUTES = _words("shape ndim dtype device")
+SUGGESTIVE_ATTRIBUTES = _words("shape ndim dtype device is_cuda requires_grad")
 
 # Of numbers, and of lists, these give a NumPy scalar.
 NUMPY_ELEMENTWISE = _words(
