@@ -166,6 +166,11 @@ def _rules(group: Any) -> None:
         choices=SCOPES,
         help="what runs under capture: reached from a forward, from torch.compile, all",
     )
+    group.add_argument(
+        "--target-torch",
+        metavar="VERSION",
+        help="the oldest torch that the code runs with, such as 2.11 (default: the newest)",
+    )
     group.add_argument("--config", metavar="FILE", help="configuration file")
     group.add_argument("--isolated", action="store_true", help="read no configuration file")
     group.add_argument(
@@ -223,6 +228,8 @@ def settings(options: argparse.Namespace) -> Settings | None:
         given = getattr(options, name)
         if given is not None:
             changes[name] = given
+    if options.target_torch is not None:
+        changes.update([convert("target_torch", options.target_torch, "command line")])
     if changes.get("jobs", 1) < 0:
         raise SettingsError("command line: --jobs must not be negative")
     return replace(base, **changes)

@@ -56,6 +56,7 @@ _EXCLUDE = (
 )
 
 
+_ALIKE = 0.75  # of two words, where one may be meant by the other: 1 for equal ones
 _LARGEST = 4 << 20  # bytes of a configuration file
 
 
@@ -81,6 +82,7 @@ class Settings:
     unsafe_fixes: bool = False
     scope: str = "forward"
     entry: tuple = ()
+    target_torch: str = ""
     output_format: str = "full"
     jobs: int = 0
     cache: bool = True
@@ -105,6 +107,10 @@ class Settings:
             for pattern, codes in self.per_file_ignores
             if self._matches(path, (pattern,))
         )
+
+    def targets_before(self, version: str) -> bool:
+        """Whether the code has to run with a torch older than `version`."""
+        return bool(self.target_torch) and numbers(self.target_torch) < numbers(version)
 
     def fixes(self, code: str) -> bool:
         return _length(code, self.fixable) > _length(code, self.unfixable)
@@ -141,7 +147,16 @@ class Settings:
 
     def key(self) -> str:
         """What results depend on."""
-        names = ("root", "select", "extend_select", "ignore", "per_file_ignores", "scope", "entry")
+        names = (
+            "root",
+            "select",
+            "extend_select",
+            "ignore",
+            "per_file_ignores",
+            "scope",
+            "entry",
+            "target_torch",
+        )
         names += ("fixable", "unfixable", "facts_key")
         return repr([getattr(self, name) for name in names])
 
@@ -154,10 +169,12 @@ def _fitting(patterns: tuple[str, ...]) -> Callable[[str], re.Match[str] | None]
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """`; did you mean …?` where one of `known` is much like `word`."""
+    """`; did you mean …?` where one of `known` begins with `word`, or is spelt nearly as it is."""
     import difflib  # only where a word is not known
 
-    close = difflib.get_close_matches(word, known, 1)
+    known = sorted(known)
+    longer = [each for each in known if len(word.strip("-")) > 2 and each.startswith(word)]
+    close = longer[:1] or difflib.get_close_matches(word, known, 1, _ALIKE)
     return f"; did you mean {close[0]}?" if close else ""
 
 
@@ -212,7 +229,18 @@ def _shown(value: Any) -> str:
     return text if len(text) < 80 else f"{text[:80]}…"
 
 
+def numbers(version: str) -> tuple[int, ...]:
+    """`2.13` as (2, 13)."""
+    return tuple(int(part) for part in version.split("."))
+
+
 def _allowed(name: str, value: Any, where: Any) -> Any:
+    if (
+        name == "target_torch"
+        and value
+        and not re.fullmatch(r"\d{1,3}\.\d{1,3}(\.\d{1,3})?", value)
+    ):
+        raise SettingsError(f"{where}: target-torch must be a version such as 2.13, not {value!r}")
     allowed = {"scope": SCOPES, "output_format": FORMATS}.get(name)
     if allowed and value not in allowed:
         known = ", ".join(allowed)
