@@ -335,18 +335,17 @@ class Project:
 
     # What is captured
 
-    def roots(self) -> Iterator[tuple[Place, str]]:
-        """(function, where it is compiled or "") of what is captured first."""
-        yield from self._compiled()
-        for entry in self.entries:
-            yield from self._entry(entry)
-        if self.scope == "forward" and not self.entries:
-            for path, names in self.seen.items():
-                yield from (((path, name), "") for name in names)
-            for path, file in self.files.items():
-                for name in file.classes:
-                    if name and self._is_root((path, name)):
-                        yield (path, f"{name}.forward"), ""
+    def roots(self) -> Iterator[list[tuple[Place, str]]]:
+        """[(function, where it is compiled or "")] of what is captured first, and then, where
+        nothing is named, of the modules that may be compiled."""
+        if self.entries:
+            yield [root for entry in self.entries for root in self._entry(entry)]
+            return
+        yield list(self._compiled())
+        if self.scope == "forward":
+            yield [((path, name), "") for path, names in self.seen.items() for name in names]
+            places = [(path, name) for path, file in self.files.items() for name in file.classes]
+            yield [((p, f"{name}.forward"), "") for p, name in places if self._is_root((p, name))]
 
     def _is_root(self, place: Place) -> bool:
         cls = self.class_of(place)
@@ -387,19 +386,17 @@ class Project:
     def reached(self) -> dict[Place, tuple[str, ...]]:
         """{function that runs under capture: the calls that lead there}, by a shortest way."""
         found: dict[Place, tuple[str, ...]] = {}
-        todo: deque[Place] = deque()
-        for place, start in self.roots():
-            if place not in found and self._allowed(place):
-                found[place] = (start,) if start else ()
-                todo.append(place)
-        while todo:
-            place = todo.popleft()
-            for target, mention in self.runs(place):
-                if target in found or not self._allowed(target):
-                    continue
-                step = (self._shown(place[0], mention.line),) if mention else ()
-                found[target] = found[place] + step
-                todo.append(target)
+        for roots in self.roots():
+            first = {p: (start,) if start else () for p, start in roots if p not in found}
+            todo = deque(place for place in first if self._allowed(place))
+            found |= {place: first[place] for place in todo}
+            while todo:
+                place = todo.popleft()
+                for target, mention in self.runs(place):
+                    if target not in found and self._allowed(target):
+                        step = (self._shown(place[0], mention.line),) if mention else ()
+                        found[target] = found[place] + step
+                        todo.append(target)
         return found
 
     def _allowed(self, place: Place) -> bool:

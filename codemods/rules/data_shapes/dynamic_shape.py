@@ -110,7 +110,9 @@ def is_mask(index: ast.expr, context: FileContext, sure: bool = False) -> bool:
     """Whether an index is a bool tensor; `sure`: whatever it was made of."""
     kind = context.kind(index)
     tokens = context.inference.tokens
-    return kind.is_tensor and (kind.dtype == tokens.bool or (kind.dtype == tokens.mask and not sure))
+    return kind.is_tensor and (
+        kind.dtype == tokens.bool or (kind.dtype == tokens.mask and not sure)
+    )
 
 
 class MissingSize(Rule):
