@@ -355,6 +355,9 @@ class Expressions:
         if any(k.is_tensor for k in kinds) and not identity and len(kinds) == 2:
             ordered = isinstance(node.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE))
             return self._compared(*kinds, ordered)
+        listed = kinds[-1].what in (LIST, TUPLE) and not kinds[0].host
+        if listed and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+            return SIMPLE[BOOL]  # what a list holds was read before
         given = OF_INPUT if comes_of_input(*kinds) and not identity else None
         sized = any(k.what == SIZE for k in kinds)
         return Kind(BOOL, host=any(k.host for k in kinds), cls=SIZE if sized else given)

@@ -18,6 +18,7 @@ from ...rewriter.analysis.kinds import (
     INT,
     LIST,
     MODULE,
+    NO_CONST,
     SIMPLE,
     SIZE,
     STR,
@@ -588,7 +589,9 @@ def _told(kinds: list[Kind]) -> Kind | None:
         return None
     if len(known) < len(kinds) and not known[0].is_tensor:
         return None
-    return known[0] if known[0].what in (TENSOR, TENSORS, INT, SIZE, FLOAT, BOOL, STR) else None
+    if known[0].what not in (TENSOR, TENSORS, INT, SIZE, FLOAT, BOOL, STR):
+        return None
+    return replace(known[0], host=False, const=NO_CONST)  # what was read, was read by the caller
 
 
 def _calls(test: ast.expr) -> bool:
