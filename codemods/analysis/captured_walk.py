@@ -28,7 +28,6 @@ _COMPILING = (
 _SCRIPTING = ("torch.jit.is_scripting", "torch.jit.is_tracing", "torch.onnx.is_in_onnx_export")
 _MOST = 100  # findings of one rule in one function
 _MORE = "what more there is of this in the function is not listed"
-VALUES = "host_values"  # what is computed ahead of a captured call
 _BLOCKS = {"body", "orelse", "finalbody"}
 _NO_CODE = {"annotation", "ctx", "op", "ops"}
 

@@ -12,7 +12,7 @@ from ...rewriter.analysis.import_names import dotted
 from ...rewriter.analysis.name_scopes import bound_by
 from ...rewriter.analysis.tree_walk import below
 from .attribute_stores import AttributeStores
-from .captured_walk import VALUES
+from .file_links import FileLinks
 from .grad_modes import switching_functions
 
 if TYPE_CHECKING:
@@ -39,23 +39,29 @@ _HOOKS = _words("""
 _TEXTS = _words("__repr__ __str__ __format__ extra_repr _get_name")
 _LOOKUPS = _words("__getattr__ __getattribute__ __getitem__ __missing__")
 _CHANGES = _words("append add pop extend insert remove clear update setdefault popitem appendleft")
+VALUES = "host_values"  # what is computed ahead of a captured call
 COMPILE = _words("torch.compile torch._dynamo.optimize torch.compiler.compile dynfix.compile")
+_SCRIPT = ("torch.jit.script", "torch.jit.script_if_tracing", "torch.jit.export")
 DISABLE = _words("""
     torch.compiler.disable torch._dynamo.disable torch._dynamo.disallow_in_graph dynfix.disable
-    torch.jit.unused
-    torch.jit.script torch.jit.ignore torch.compiler.assume_constant_result torch.no_compile
-    torch.library.custom_op
+    torch.compiler.assume_constant_result torch.no_compile torch.library.custom_op
     """)
 
 
 @dataclass(eq=False)
 class Function:
-    """One `def`: `cls` is the class that it is a method of, `outer` the function around it."""
+    """One `def`: `cls` is the class that it is a method of, `outer` the function around it,
+    `qualified` its name with those of the classes and functions around it."""
 
     node: ast.AST
     cls: Class | None = None
     outer: Function | None = None
     qualified: str = ""
+
+    @property
+    def owner(self) -> Class | None:
+        """The class whose instance is at hand: its own, or that of a method around it."""
+        return self.cls or (self.outer.owner if self.outer else None)
 
     @property
     def name(self) -> str:
@@ -78,6 +84,7 @@ class Class:
     bases: list
     methods: dict = field(default_factory=dict)
     is_module: bool = False
+    qualified: str = ""
 
     @property
     def name(self) -> str:
@@ -109,30 +116,38 @@ class Class:
 
 class FileProgram:
     """Every function of the tree with its class, by node; `captured(scope)` gives those that run
-    under capture."""
+    under capture, as the project tells (`link`)."""
 
     def __init__(
         self,
         tree: ast.Module,
         names: ImportedNames,
         index: dict[type, list[ast.AST]],
-        qualified: dict[ast.FunctionDef, str] | None = None,
     ) -> None:
-        self.tree, self.names, self.qualified = tree, names, qualified or {}
+        self.tree, self.names, self.index, self.links = tree, names, index, FileLinks()
         self.calls = index.get(ast.Call, [])
         self.functions, self.classes, self.top = [], {}, {}
-        self._collect(tree.body, None, None)
+        self._collect(tree.body, None, None, "")
         for cls in self.classes.values():
             cls.is_module = self._is_module(cls, set())
+        self.kept: dict[str | None, set[str]] = {}  # {class: its buffers: tensors, or None}
         self.by_node = {f.node: f for f in self.functions}
+        self.by_name = {f.qualified: f for f in self.functions}
         self._inner: dict[Function | None, list[Function]] = {}
         for function in self.functions:
             self._inner.setdefault(function.outer, []).append(function)
-        self.stores = AttributeStores(index, self.functions, self.classes)
         self.rebound, self.compiled = names.rebound, self._compiled_roots()
-        self.switching = switching_functions(self.functions, self.calls)
         # a layer may give what a hook of this file makes of its output
         self.hooked = any(getattr(c.func, "attr", "") in _HOOKS for c in self.calls)
+
+    @cached_property
+    def stores(self) -> AttributeStores:
+        return AttributeStores(self.index, self.functions, self.classes)
+
+    @cached_property
+    def switching(self) -> set[str]:
+        """The functions that change the grad mode of who calls them."""
+        return switching_functions(self.functions, self.calls)
 
     @cached_property
     def bindings(self) -> list[tuple[set[str], set[str], str | None]]:
@@ -173,26 +188,26 @@ class FileProgram:
         """The nodes of a function, as `below` gives them."""
         return below(function)
 
-    def _collect(self, body: Any, cls: Class | None, outer: Function | None) -> None:
+    def _collect(self, body: Any, cls: Class | None, outer: Function | None, prefix: str) -> None:
         for node in body:
             if isinstance(node, _FUNCTIONS):
-                self._function(node, cls, outer)
+                self._function(node, cls, outer, f"{prefix}{node.name}")
             elif isinstance(node, ast.ClassDef):
-                self._class(node, cls, outer)
+                self._class(node, cls, outer, f"{prefix}{node.name}")
             else:
                 for name in ("body", "orelse", "finalbody", "handlers"):
-                    self._collect(getattr(node, name, None) or [], cls, outer)
+                    self._collect(getattr(node, name, None) or [], cls, outer, prefix)
 
-    def _function(self, node: Any, cls: Class | None, outer: Function | None) -> None:
-        function = Function(node, cls, outer, self.qualified.get(node, ""))
+    def _function(self, node: Any, cls: Class | None, outer: Function | None, name: str) -> None:
+        function = Function(node, cls, outer, name)
         self.functions.append(function)
         if cls is not None:
             cls.methods[node.name] = function
         elif outer is None:
             self.top[node.name] = function
-        self._collect(node.body, None, function)
+        self._collect(node.body, None, function, f"{name}.")
 
-    def _class(self, node: ast.ClassDef, around: Class | None, outer: Any) -> None:
+    def _class(self, node: ast.ClassDef, around: Class | None, outer: Any, name: str) -> None:
         bases = [
             (
                 ".".join(dotted(b))
@@ -201,10 +216,10 @@ class FileProgram:
             )
             for b in node.bases
         ]
-        cls = Class(node, bases)
+        cls = Class(node, bases, qualified=name)
         if outer is None and (around is None or node.name not in self.classes):
             self.classes[node.name] = cls
-        self._collect(node.body, cls, outer)
+        self._collect(node.body, cls, outer, f"{name}.")
 
     def _is_module(self, cls: Class, seen: set[str]) -> bool:
         """A torch.nn class above it; or, under a class from elsewhere, a `forward`."""
@@ -240,44 +255,57 @@ class FileProgram:
                     return found
         return None
 
-    def captured(self, scope: str, seen: frozenset[str] = frozenset()) -> set[Function]:
-        """The functions that run under capture: "forward" (reached from a module's forward or a
-        compiled function), "compiled" (from compiled ones alone) or "all". `seen`: names of
-        functions that a traced run saw there."""
-        allowed = [
-            f
-            for f in self.functions
-            if f.name not in NEVER_CAPTURED
-            and not f.name.startswith(_SETS_UP)
-            and not self._disabled(f)
-        ]
-        allowed = [
-            f for f in allowed if not f.name.endswith(f"_{VALUES}")
-        ]  # they run ahead of what is captured
-        if scope == "all":
-            return set(allowed)
-        roots = set(self.compiled)
-        if scope == "forward":
-            roots |= {f for f in allowed if f.qualified in seen}
-            roots |= {f for f in allowed if f.cls and f.cls.is_module and f.name == "forward"}
-        return self._reach(roots & set(allowed), set(allowed))
+    def call_at(self, function: Function, line: int, column: int) -> ast.Call | None:
+        """The call in a function with that first line and last column."""
+        nodes = (n for n in self.nodes(function.node) if isinstance(n, ast.Call))
+        found = (n for n in nodes if (n.lineno, n.end_col_offset) == (line, column))
+        return next(found, None)
+
+    def link(self, links: FileLinks) -> None:
+        """Takes what the rest of the project tells of this file."""
+        self.links = links
+        for cls in self.classes.values():
+            known = links.classes.get(cls.qualified)
+            cls.is_module = cls.is_module if known is None else known
+
+    def captured(self, scope: str) -> set[Function]:
+        """The functions that run under capture; all that may, where the scope is "all"."""
+        everything = scope == "all"
+        found = (f for f in self.functions if everything or f.qualified in self.links.reached)
+        return {f for f in found if self.may_be_captured(f)}
+
+    def may_be_captured(self, function: Function) -> bool:
+        """Whether a function may run under capture if what is captured calls it."""
+        name = function.name
+        ahead = name.endswith(f"_{VALUES}")  # runs ahead of what is captured
+        sets_up = name in NEVER_CAPTURED or name.startswith(_SETS_UP)
+        return not (ahead or sets_up or self._disabled(function))
 
     def _disabled(self, function: Function) -> bool:
         return any(self._decorator(d) in DISABLE for d in function.node.decorator_list)
+
+    def scripted(self, function: Function) -> bool:
+        """Whether TorchScript compiles a function, of which it takes less than Python."""
+        return any(self._decorator(d) in _SCRIPT for d in function.node.decorator_list)
 
     def _decorator(self, node: ast.expr) -> str | None:
         return self.names.resolve(node.func if isinstance(node, ast.Call) else node)
 
     def _compiled_roots(self) -> set[Function]:
         roots = {
-            f for f in self.functions if any(self._is_compile(d) for d in f.node.decorator_list)
+            f for f in self.functions if any(self.is_compile(d) for d in f.node.decorator_list)
         }
         for node in self.calls:
-            if node.args and self._is_compile(node.func):
+            if node.args and self.is_compile(node.func):
                 roots |= self._named(node.args[0])
         return roots
 
-    def _is_compile(self, decorator: ast.expr) -> bool:
+    def inner(self, function: Function | None) -> list[Function]:
+        """The functions that stand in a function."""
+        return self._inner.get(function, [])
+
+    def is_compile(self, decorator: ast.expr) -> bool:
+        """Whether a decorator, or what is called, compiles."""
         node = decorator
         if isinstance(node, ast.Call):
             if self._decorator(node) in ("functools.partial",) and node.args:
@@ -304,75 +332,6 @@ class FileProgram:
     def is_compiled(self, function: Function) -> bool:
         """Whether `torch.compile` is given the function itself."""
         return function in self.compiled
-
-    def _reach(self, roots: set[Function], allowed: set[Function]) -> set[Function]:
-        reached, todo = set(), list(roots)
-        while todo:
-            function = todo.pop()
-            if function in reached:
-                continue
-            reached.add(function)
-            todo += [f for f in self._calls(function) if f in allowed]
-        return reached
-
-    def _calls(self, function: Function) -> Iterator[Function]:
-        """Functions of this file that `function` names in a call or hands on; functions defined in
-        it."""
-        yield from self._inner.get(function, ())
-        for node in self.nodes(function.node):
-            if isinstance(node, ast.Name) and node.id in self.top:
-                yield self.top[node.id]
-            elif isinstance(node, ast.Name) and node.id in self.classes:
-                yield from self._constructed(self.classes[node.id])
-            elif isinstance(node, ast.Attribute):
-                yield from self._attribute(function, node)
-            elif isinstance(node, ast.withitem):
-                yield from self._entered(node.context_expr)
-
-    def _entered(self, node: ast.expr) -> Iterator[Function]:
-        """What `with X(...)` of a class of this file runs."""
-        made = (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and self.classes.get(node.func.id)
-        )
-        if made:
-            yield from filter(None, (self.method(made, name) for name in ("__enter__", "__exit__")))
-
-    def _constructed(self, cls: Class) -> Iterator[Any]:
-        for name in ("__init__", "__call__", "__post_init__"):
-            if not cls.is_module and name in cls.methods:
-                yield cls.methods[name]
-
-    def _attribute(self, function: Function, node: ast.Attribute) -> Iterator[Function]:
-        owner = function
-        while owner is not None and owner.cls is None:
-            owner = owner.outer
-        if owner is None:
-            return
-        classes = self._instances_in(owner, node.value)
-        if isinstance(node.value, ast.Name) and node.value.id == owner.self_name:
-            classes = [owner.cls]
-        yield from filter(None, (self.method(cls, node.attr) for cls in classes))
-
-    def _instances_in(self, owner: Function, node: ast.expr) -> Iterator[Any]:
-        """The classes of this file that `self.attribute` may be an instance of, by what `__init__`
-        stores there; modules are called, not asked for methods."""
-        own = (
-            isinstance(node, ast.Attribute)
-            and isinstance(node.value, ast.Name)
-            and node.value.id == owner.self_name
-        )
-        init = self.method(owner.cls, "__init__") if own else None
-        for statement in self.nodes(init.node) if init else ():
-            if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
-                continue
-            made = statement.value.func
-            stored = any(
-                isinstance(t, ast.Attribute) and t.attr == node.attr for t in statement.targets
-            )
-            if stored and isinstance(made, ast.Name) and made.id in self.classes:
-                yield self.classes[made.id]
 
 
 def _is_property(function: ast.FunctionDef) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
@@ -16,11 +17,11 @@ from ...rewriter.analysis.proofs import Proofs
 from ...rewriter.analysis.tree_walk import parents
 from ...rewriter.analysis.value_uses import ValueUses
 from ...rewriter.source.spans import Refusal, Safety
-from ..trace.trace_facts import qualified
-from .assumed_tensors import supposing
 from .definitions import FileProgram, last_name
+from .file_summary import summary
 from .findings import ERROR, Finding
 from .inference import Inference
+from .project_graph import Project
 
 # What runs a function once and keeps the side that it took, or refuses to take one.
 _TRACERS = (
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from ...rewriter.source.spans import Fix
     from ..cli.settings import Settings
     from .definitions import Function
+    from .file_links import FileLinks
 
 
 class FileContext(FileView):
@@ -53,9 +55,9 @@ class FileContext(FileView):
         self.settings, self.index = settings, by_type(source.tree)
         super().__init__(source, ImportedNames(source.tree, self.index))
         self.facts = settings.facts_of(source.path)
-        named = qualified(source.tree) if self.facts else None
-        self.program = FileProgram(source.tree, self.names, self.index, named)
-        self.inference = Inference(self.program, self.names, self.facts)
+        self.program = FileProgram(source.tree, self.names, self.index)
+        self.program.link(settings.links_of(source.path) or self._alone())
+        self.inference = Inference(self.program, self.names, self.facts, settings.project)
         self._known: Inference | None = None
         self.alive: list[ast.AST] = []  # what the last walk found to run when compiled
         self.eager_only: set[ast.stmt] = set()  # what fixes that were found leave to eager code
@@ -63,11 +65,19 @@ class FileContext(FileView):
         self._whole = None
         self._callers: dict[Any, list[tuple[Any, Any]]] = {}
 
+    def _alone(self) -> FileLinks:
+        """The links of a file of which the project is not known."""
+        path = os.path.realpath(self.source.path)
+        seen = {path: self.facts.captured} if self.facts else {}
+        files = {path: summary(self.program, path)}
+        scope, entries = self.settings.scope, self.settings.entry
+        return Project(files, scope, entries, seen, self.settings.root).links(path)
+
     def supposing(self, affected: set[Function]) -> FileContext:
         """The same file, with the inputs of `affected` functions taken to be tensors where their
         use suggests it."""
         other = copy.copy(self)
-        other.inference, other._known = supposing(self.inference, affected), self.inference
+        other.inference, other._known = self.inference.supposing(affected), self.inference
         other._answers = {}
         return other
 
@@ -256,6 +266,9 @@ class FileContext(FileView):
         """`fix`: a Fix, the Refusal that stands in its place, or None."""
         source = self.source
         fix, kept = (None, fix.why) if isinstance(fix, Refusal) else (fix, kept)
+        around = self.function(node)
+        if fix is not None and around is not None and self.program.scripted(around):
+            fix, kept = None, "TorchScript compiles the function"
         return Finding(
             rule.code,
             message or rule.message,
@@ -268,7 +281,15 @@ class FileContext(FileView):
             help or rule.help,
             kept,
             level,
+            reached=self._way(node),
         )
+
+    def _way(self, node: ast.AST) -> tuple[str, ...]:
+        """The calls that lead to the function around a node, where they come from other files."""
+        function = self.function(node)
+        way = self.program.links.reached.get(function.qualified, ()) if function else ()
+        own = os.path.basename(self.source.path)
+        return way if any(os.path.basename(w.rpartition(":")[0]) != own for w in way) else ()
 
 
 def called_names(function: Any, program: Any) -> Any:

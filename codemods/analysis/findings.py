@@ -19,7 +19,8 @@ class CommandError(Exception):
 class Finding:
     """`line`, `column`, `end_line`, `end_column` count from 1, the end is exclusive. `help`: what
     to do by hand. `kept`: why there is no fix. A note tells something and fails nothing. `traced`:
-    only the traced run justifies it. `cell`: of a notebook, from 1; lines count within it then."""
+    only the traced run justifies it. `cell`: of a notebook, from 1; lines count within it then.
+    `reached`: the calls in other files that lead there."""
 
     code: str
     message: str
@@ -34,6 +35,12 @@ class Finding:
     level: str = ERROR
     traced: bool = False
     cell: int | None = None
+    reached: tuple[str, ...] = ()
+
+    @property
+    def way(self) -> str:
+        """By which calls compiled code gets to what was found, or ""."""
+        return " -> ".join([*self.reached, f"{self.path}:{self.line}"]) if self.reached else ""
 
     @property
     def place(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...rewriter.analysis import torch_facts as tables
 from ...rewriter.analysis.kinds import (
@@ -25,11 +25,16 @@ from ...rewriter.analysis.kinds import (
     TENSOR,
     TENSORS,
     Kind,
+    instance,
 )
 from .assumed_tensors import OF_INPUT
 from .grad_modes import switches
 from .infer_operators import Operators
 
+if TYPE_CHECKING:
+    from .definitions import Class
+
+_EINOPS = ("einops.rearrange", "einops.repeat", "einops.reduce", "einops.einsum")
 _BUILTINS = {
     "len": SIZE,
     "int": INT,
@@ -88,7 +93,7 @@ class Calls(Operators):
         suggests = (base.param or base.cls == OF_INPUT) and method in tables.SUGGESTIVE
         if suggests and self.suppose_tensor(base) and not base.param:
             return self._method(node, self.tokens.tensor(), method)
-        if base.what == "self":
+        if base.owner:
             return self._own_call(node, base, method)
         if base.what in (MODULE, MODULES, SIZE, LOGGER, STR):
             return self._known_base(base, method)
@@ -118,7 +123,7 @@ class Calls(Operators):
                     "dict with attributes",
                     cls=f"{cls.name}.{cls.item_lookup}:{','.join(sorted(cls.bound_names))}",
                 )
-            return Kind(MODULE, cls=cls.name) if cls.is_module else ANY
+            return Kind(MODULE, cls=cls.name) if cls.is_module else instance(cls.name)
         if name is None:
             return ANY
         if name.startswith("torch."):
@@ -134,11 +139,27 @@ class Calls(Operators):
             around = around.outer
         return name not in self.program.rebound and name not in self.env
 
+    def _of_project(self, name: str) -> Kind:
+        """What a call of something in another file gives."""
+        there, qualified = self.beyond(name) or (None, "")
+        if there is None:
+            return ANY
+        function = there.program.by_name.get(qualified)
+        if function is not None:
+            return self.portable(there.returns(function), there.tokens)
+        cls = there.program.classes.get(qualified)
+        return Kind(MODULE, cls=name) if cls is not None and cls.is_module else ANY
+
     def _foreign(self, node: ast.Call, name: str) -> Kind:
+        if name in self.program.links.targets:
+            return self._of_project(name)
         if name in _BUILTINS:
             return self._builtin(node, name)
         if name.endswith(("logging.getLogger", "logging.get_logger")):
             return SIMPLE[LOGGER]
+        if name in _EINOPS and node.args:
+            given = self.kind(node.args[0])
+            return self.tokens.tensor() if given.is_tensor or given.what == TENSORS else ANY
         if name.startswith("numpy."):
             return self._numpy(node, name[6:])
         if name.startswith("math."):
@@ -216,19 +237,34 @@ class Calls(Operators):
             and len(node.args) > 1
             and isinstance(node.args[0], ast.Constant)
         ):
-            self.stored.setdefault(node.args[0].value, []).append(self.kind(node.args[1]))
-        cls = self.program.classes.get(base.cls)
-        function = self.program.method(cls, method) if cls else None
-        if function and self.program.stores.overridden(cls, method):
+            name = node.args[0].value
+            self.stored.setdefault(name, []).append(self.kind(node.args[1]))
+            self.program.kept.setdefault(base.owner, set()).add(name)
+        cls = self.program.classes.get(base.owner)
+        return self.method_returns(cls, method) if cls else ANY
+
+    def method_returns(self, cls: Class, method: str, depth: int = 0) -> Kind:
+        """What a method of a class, or of those above it, gives; not where one below has
+        another."""
+        if self.program.stores.overridden(cls, method) or depth > 20:
             return ANY
-        return self.returns(function) if function else ANY
+        if method in cls.methods:
+            return self.returns(cls.methods[method])
+        for there, base in reversed(list(self.bases(cls))):
+            kind = there.method_returns(base, method, depth + 1)
+            if kind != ANY:
+                return self.portable(kind, there.tokens)
+        return ANY
 
     def _layer_call(self, node: ast.Call, module: Kind) -> Kind:
         """Calling a module: a known layer proves that its first argument is a tensor."""
         name = module.cls or ""
         if name in self.program.classes:
-            forward = self.program.method(self.program.classes[name], "forward")
-            return self.returns(forward) if forward else ANY
+            return self.method_returns(self.program.classes[name], "forward")
+        there, qualified = self.beyond(name) or (None, "")
+        if there is not None and qualified in there.program.classes:
+            cls = there.program.classes[qualified]
+            return self.portable(there.method_returns(cls, "forward"), there.tokens)
         known = tables.layer(name.rpartition(".")[2]) if name.startswith("torch.nn.") else None
         if known is None or known[0] == "container":
             return ANY

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -50,9 +51,14 @@ class Expressions:
     """State of one file's inference, and the expression half of it."""
 
     def __init__(
-        self, program: FileProgram, names: ImportedNames, facts: TraceFacts | None = None
+        self,
+        program: FileProgram,
+        names: ImportedNames,
+        facts: TraceFacts | None = None,
+        neighbours: Any = None,
     ) -> None:
         self.program, self.names, self.tokens, self.facts = program, names, Tokens(), facts
+        self.neighbours = neighbours  # what is known of other files' values (see neighbours)
         self.suppose, self.suggested, self.users = False, set(), {}
         self.kinds, self.done, self.return_kinds, self.final_env = {}, set(), {}, {}
         self.stored, self.class_kinds, self.proved, self.at_branch = {}, {}, set(), {}
@@ -76,6 +82,41 @@ class Expressions:
             if len(values) == 1 and name not in rebound:
                 self.env[name] = self.expr(values[0])
         self.module_env = self.env
+
+    # What stands in other files
+
+    def beyond(self, name: str | None) -> tuple[Any, str] | None:
+        """(what is known of the file, qualified name) of what a name of the project stands for."""
+        place = self.program.links.targets.get(name or "")
+        found = self.neighbours.inference(place[0], self.suppose) if place else None
+        return (found, place[1]) if found is not None else None
+
+    def bases(self, cls: Class) -> Iterator[tuple[Any, Class]]:
+        """(what is known of its file, the class) of the classes that a class derives from, the last
+        first."""
+        for base in reversed(cls.bases):
+            known = None if base in self.program.classes else self.beyond(base)
+            there, name = known or (self, base)
+            found = there.program.classes.get(name)
+            if found is not None and found is not cls:
+                yield there, found
+
+    def portable(self, kind: Kind, tokens: Tokens) -> Kind:
+        """What holds of a kind, known by the tokens of another file or function, everywhere."""
+        if kind.is_tensor:
+            facts = {"low": kind.least_rank(), "rank": kind.rank, "optional": kind.optional}
+            category, made = tokens.category(kind.dtype), self.tokens.tensor(**facts)
+            known = self.tokens.bool if category == "bool" else self.tokens.of_category(kind.dtype)
+            if tokens is not self.tokens and category not in (None, "bool"):
+                known = self.tokens.some(category)
+            return replace(made, dtype=known)
+        if tokens is not self.tokens and (kind.what == MODULE or kind.owner):
+            elsewhere = not (kind.cls or "").startswith("torch.")
+            return ANY if elsewhere else replace(kind, param=None)
+        item = self.portable(kind.item, tokens) if kind.item else None
+        row = isinstance(kind.const, tuple) and kind.what == "row"
+        const = tuple(self.portable(k, tokens) for k in kind.const) if row else kind.const
+        return replace(kind, item=item, const=const, param=None, made=None)
 
     def kind(self, node: ast.expr) -> Kind:
         """The kind that inference gave to `node`."""
@@ -312,13 +353,21 @@ class Expressions:
         kinds = [self.expr(node.left), *(self.expr(c) for c in node.comparators)]
         identity = any(isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for op in node.ops)
         if any(k.is_tensor for k in kinds) and not identity and len(kinds) == 2:
-            return self._compared(*kinds)
+            ordered = isinstance(node.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE))
+            return self._compared(*kinds, ordered)
+        listed = kinds[-1].what in (LIST, TUPLE) and not kinds[0].host
+        if listed and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+            return SIMPLE[BOOL]  # what a list holds was read before
         given = OF_INPUT if comes_of_input(*kinds) and not identity else None
         sized = any(k.what == SIZE for k in kinds)
         return Kind(BOOL, host=any(k.host for k in kinds), cls=SIZE if sized else given)
 
-    def _compared(self, left: Kind, right: Kind) -> Kind:
+    def _compared(self, left: Kind, right: Kind, ordered: bool) -> Kind:
+        """Of what is no tensor, a tensor may be larger or smaller than a number alone."""
         if not all(k.is_tensor or k.is_number for k in (left, right)):
+            if ordered:
+                dtype = self.tokens.bool if self.suppose else self.tokens.mask
+                return replace(self.tokens.tensor(), dtype=dtype)
             return (
                 self.tokens.tensor() if left.is_tensor and right.what == "unknown" else SIMPLE[BOOL]
             )
@@ -334,7 +383,7 @@ class Expressions:
             self.suppose_tensor(base)
         if base.is_tensor:
             return self._tensor_attribute(base, node.attr)
-        if base.what == "self":
+        if base.owner:
             return self._own_attribute(base, node.attr)
         if base.what == MODULE and node.attr in ("weight", "bias"):
             return (
@@ -362,7 +411,7 @@ class Expressions:
         return SIMPLE[BOOL] if attr in tables.BOOL_ATTRIBUTES else ANY
 
     def _own_attribute(self, base: Kind, attr: str) -> Kind:
-        cls = self.program.classes.get(base.cls)
+        cls = self.program.classes.get(base.owner)
         return self.class_attributes(cls).get(attr, ANY) if cls else ANY
 
     def class_attributes(self, cls: Class) -> dict[str, Kind]:
@@ -375,9 +424,12 @@ class Expressions:
 
     def _gather(self, cls: Class) -> dict[str, Kind]:
         found = {}
-        for base in cls.bases:
-            if base in self.program.classes:
-                found.update(self.class_attributes(self.program.classes[base]))
+        for there, base in self.bases(cls):
+            known = there.class_attributes(base)
+            found |= {n: self.portable(k, there.tokens) for n, k in known.items()}
+        for field in cls.node.body:
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                found[field.target.id] = self.annotation(field.annotation)
         saved, self.stored = self.stored, {}
         init = cls.methods.get("__init__")
         if init:
@@ -386,7 +438,10 @@ class Expressions:
         for name, kinds in stored.items():
             inherited = [found[name]] if name in found else []
             found[name] = self._attribute(self._joined([*inherited, *kinds]))
-        return {n: k for n, k in found.items() if not self.program.stores.elsewhere(cls, n)}
+        stores, kept = self.program.stores, self.program.kept.get(cls.name, ())
+        buffers = {n: self.tokens.tensor(optional=True) for n in kept if stores.elsewhere(cls, n)}
+        sure = {n: k for n, k in found.items() if not stores.elsewhere(cls, n)}
+        return {**sure, **buffers} if cls.is_module else sure
 
     def _attribute(self, kind: Any) -> Any:
         """A tensor of a module goes with it to another device, and to another floating-point

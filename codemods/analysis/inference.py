@@ -4,7 +4,8 @@ variable's name."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +13,20 @@ from ...rewriter.analysis.kinds import (
     ANY,
     BOOL,
     DICT,
+    FLOAT,
     FUNCTION,
     INT,
     LIST,
     MODULE,
+    NO_CONST,
     SIMPLE,
+    SIZE,
     STR,
+    TENSOR,
     TENSORS,
+    UNKNOWN,
     Kind,
+    instance,
 )
 from ...rewriter.analysis.name_scopes import bound_in, captured_names
 from ...rewriter.analysis.torch_facts import DTYPES
@@ -30,6 +37,7 @@ from .infer_expressions import GRAD_MODE
 
 if TYPE_CHECKING:
     from .definitions import Function
+    from .file_links import CallSite
 
 
 _ROUNDS = 20
@@ -40,6 +48,8 @@ _TENSOR_TYPES = (
     "torch.nn.parameter.Parameter",
     "torch.autograd.Variable",
 )
+_ARRAY_TYPES = {"Float": "float", "Int": "int", "Bool": "bool", "Integer": "int", "UInt": "int"}
+_ARRAY_TYPES |= {"Shaped": "", "Num": "", "Inexact": "", "Real": "", "Complex": ""}
 _SCALARS = {"int": INT, "float": "float", "bool": BOOL, "str": STR}
 
 
@@ -114,12 +124,41 @@ class Inference(Calls):
         if function not in self.done:
             self.function(function)
         kind = self.return_kinds.get(function, ANY)
-        return self.tokens.tensor(low=kind.least_rank(), rank=kind.rank) if kind.is_tensor else kind
+        return self.portable(kind, self.tokens) if kind.is_tensor else kind
+
+    # The second look, with inputs taken to be tensors where their use or their calls suggest it
+
+    def affected(self) -> set[Function]:
+        """The functions whose kinds change: those with such inputs, what stands in them, and what
+        uses what they return."""
+        found: set[Function] = set()
+        todo = list(self.suggested)
+        while todo:
+            function = todo.pop()
+            if function is not None and function.name == "__init__":
+                return set(self.program.functions)  # what it stores may be read anywhere
+            if function is not None and function not in found:
+                found.add(function)
+                todo += [*self.program.inner(function), *self.users.get(function, ())]
+        return found
+
+    def supposing(self, functions: set[Function]) -> Inference:
+        """What is known, with these functions to be inferred anew, their inputs as suggested."""
+        other = copy.copy(self)
+        other.suppose, other.done = True, self.done - functions
+        for name in ("kinds", "final_env", "at_branch", "grad_modes"):
+            setattr(other, name, dict(getattr(self, name)))
+        known = self.return_kinds
+        other.return_kinds = {f: k for f, k in known.items() if f not in functions}
+        made_anew = any(f.name == "__init__" for f in functions)
+        other.class_kinds = {} if made_anew else dict(self.class_kinds)
+        return other
 
     # Parameters and annotations
 
     def _parameters(self, function: Function, tensors: frozenset[Any] | set[str]) -> None:
         args = function.node.args
+        given = self._given(function)
         positional = [*args.posonlyargs, *args.args]
         defaults = [None] * (len(positional) - len(args.defaults)) + args.defaults
         for arg, default in [
@@ -127,11 +166,45 @@ class Inference(Calls):
             *zip(args.kwonlyargs, args.kw_defaults, strict=True),
         ]:
             optional = isinstance(default, ast.Constant) and default.value is None
-            self.env[arg.arg] = self._parameter(arg, optional, arg.arg in tensors)
+            kind = self._parameter(arg, optional, arg.arg in tensors)
+            told = given.get(arg.arg) if kind.what == UNKNOWN else None
+            self.env[arg.arg] = kind if told is None else replace(told, optional=optional)
         for arg in filter(None, (args.vararg, args.kwarg)):
             self.env[arg.arg] = ANY
         if function.self_name:
             self.env[function.self_name] = Kind("self", cls=function.cls.name)
+
+    def _given(self, function: Function) -> dict[str, Kind]:
+        """What the captured calls of a function give it, where only this is asked for: others may
+        call it too. {parameter: kind}, of those of which the calls tell the same."""
+        sites = self.program.links.callers.get(function.qualified, ())
+        if not sites:
+            return {}
+        self.suggested.add(function)
+        found: dict[str, list[Kind]] = {}
+        for site in sites if self.suppose else ():
+            for name, kind in self._arguments(function, site):
+                found.setdefault(name, []).append(kind)
+        return {name: told for name, kinds in found.items() if (told := _told(kinds)) is not None}
+
+    def _arguments(self, function: Function, site: CallSite) -> Iterator[tuple[str, Kind]]:
+        """(parameter, kind) of the arguments of a call."""
+        place = self.neighbours.place(site, self) if self.neighbours else (self, site)
+        caller = place[0].program.by_name.get(site.caller) if place else None
+        if caller is None:
+            return
+        there = place[0]
+        there.function(caller)
+        call = there.program.call_at(caller, site.line, site.column)
+        if call is None:
+            return
+        args = function.node.args
+        names = [a.arg for a in [*args.posonlyargs, *args.args]][bool(function.self_name) :]
+        named = [(k.arg, k.value) for k in call.keywords if k.arg]
+        for name, node in [*zip(names, call.args, strict=False), *named]:
+            if isinstance(node, ast.Starred):
+                return
+            yield name, self.portable(there.kind(node), there.tokens)
 
     def _parameter(self, arg: ast.arg, optional: bool, proved: bool) -> Kind:
         if proved:
@@ -166,10 +239,12 @@ class Inference(Calls):
             return self._legacy(name[6:])
         if name in ("numpy.ndarray",):
             return SIMPLE["ndarray"]
-        local = isinstance(node, ast.Name) and node.id in self.program.classes
-        return (
-            Kind(MODULE, cls=node.id) if local and self.program.classes[node.id].is_module else ANY
-        )
+        if isinstance(node, ast.Name) and node.id in self.program.classes:
+            module = self.program.classes[node.id].is_module
+            return Kind(MODULE, cls=node.id) if module else instance(node.id)
+        there, qualified = self.beyond(name) or (None, "")
+        cls = there.program.classes.get(qualified) if there else None
+        return Kind(MODULE, cls=name) if cls is not None and cls.is_module else ANY
 
     def _union(self, parts: list[ast.expr]) -> Kind:
         kinds = [self.annotation(p) for p in parts]
@@ -180,6 +255,8 @@ class Inference(Calls):
 
     def _generic(self, node: Any) -> Any:
         name = (self.names.resolve(node.value) or "").rpartition(".")[2]
+        if name in _ARRAY_TYPES:
+            return self._array(name, node.slice)
         inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         if name == "Optional":
             return self._union([node.slice, ast.Constant(None)])
@@ -193,6 +270,18 @@ class Inference(Calls):
             ]
             return Kind(TENSORS) if kinds and all(k.is_tensor for k in kinds) else Kind(LIST)
         return Kind(DICT) if name in ("Dict", "dict") else ANY
+
+    def _array(self, name: str, inner: ast.expr) -> Kind:
+        """As jaxtyping writes them: `Float[Tensor, "b n"]`, or a wrapper's `Float["b n"]`."""
+        parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+        if not any(isinstance(p, ast.Constant) and isinstance(p.value, str) for p in parts):
+            return ANY
+        of = self.annotation(parts[0]) if len(parts) > 1 else self.tokens.tensor()
+        category = _ARRAY_TYPES[name]
+        if not of.is_tensor or not category:
+            return of
+        known = self.tokens.bool if category == "bool" else self.tokens.some(category)
+        return replace(of, dtype=known)
 
     # Statements
 
@@ -491,6 +580,18 @@ class Inference(Calls):
     def do_Assert(self, node: ast.Assert) -> None:
         self._children(node)
         self._refine(node.test, True)
+
+
+def _told(kinds: list[Kind]) -> Kind | None:
+    """What several calls give for a parameter: what all of them that tell anything agree on."""
+    known = [k for k in kinds if k.what not in (UNKNOWN, "none")]
+    if not known or len({k.what for k in known}) != 1:
+        return None
+    if len(known) < len(kinds) and not known[0].is_tensor:
+        return None
+    if known[0].what not in (TENSOR, TENSORS, INT, SIZE, FLOAT, BOOL, STR):
+        return None
+    return replace(known[0], host=False, const=NO_CONST)  # what was read, was read by the caller
 
 
 def _calls(test: ast.expr) -> bool:

@@ -11,7 +11,6 @@ from ...rewriter.source.import_places import add_import
 from ...rewriter.source.intents import realised
 from ...rewriter.source.source_file import SourceError
 from ...rewriter.source.spans import Safety, apply, disjoint
-from ..analysis.assumed_tensors import affected
 from ..analysis.captured_walk import Walk
 from ..analysis.file_context import FileContext
 from ..rules import RULES
@@ -41,7 +40,12 @@ class Fixed:
 
 def enabled(settings: Settings, path: str) -> list[Rule]:
     """The rules that look at the file at `path`."""
-    return [rule for rule in RULES if settings.selects(rule.code, path)]
+    return [r for r in RULES if settings.selects(r.code, path) and not _whole(r, settings)]
+
+
+def _whole(rule: Rule, settings: Settings) -> bool:
+    """Whether what a rule finds breaks no graph with the torch that the code runs with."""
+    return bool(rule.whole_since) and not settings.targets_before(rule.whole_since)
 
 
 def findings(source: SourceFile, settings: Settings) -> list[Finding]:
@@ -79,7 +83,7 @@ def _off(settings: Settings, path: str) -> list[str]:
     """The rules that find nothing in a file: what is not selected, and, without facts of a traced
     run, what only such a run shows."""
     traced = settings.facts_of(path) is not None
-    known = (r.code for r in RULES if traced or not r.shown)
+    known = (r.code for r in RULES if (traced or not r.shown) and not _whole(r, settings))
     on = {code for code in known if settings.selects(code, path)}
     return [r.code for r in RULES if r.code not in on]
 
@@ -87,10 +91,9 @@ def _off(settings: Settings, path: str) -> list[str]:
 def _findings(source: SourceFile, settings: Settings) -> list[Finding]:
     context = FileContext(source, settings)
     rules = enabled(settings, source.path)
-    seen = context.facts.captured if context.facts else frozenset()
-    functions = context.program.captured(settings.scope, seen)
+    functions = context.program.captured(settings.scope)
     found = _captured(context, rules, functions) + _whole_file(context, rules)
-    changed = affected(context.inference)
+    changed = context.inference.affected()
     if changed:
         supposed = _captured(context.supposing(changed), rules, functions & changed)
         found = _with_assumed(supposed, found)

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 from .settings import FORMATS, SCOPES, Settings, SettingsError, convert, load, meant
 
 _LISTS = (
+    "entry",
     "select",
     "ignore",
     "extend_select",
@@ -156,12 +157,19 @@ def _modes(group: Any) -> None:
 
 def _rules(group: Any) -> None:
     for name in _LISTS:
-        metavar = "PATTERN:CODE" if name == "per_file_ignores" else "LIST"
-        group.add_argument(f"--{name.replace('_', '-')}", action="append", metavar=metavar)
+        metavar = {"per_file_ignores": "PATTERN:CODE", "entry": "MODULE:NAME"}.get(name, "LIST")
+        text = "what is compiled: only what it reaches is looked at" if name == "entry" else None
+        option = f"--{name.replace('_', '-')}"
+        group.add_argument(option, action="append", metavar=metavar, help=text)
     group.add_argument(
         "--scope",
         choices=SCOPES,
         help="what runs under capture: reached from a forward, from torch.compile, all",
+    )
+    group.add_argument(
+        "--target-torch",
+        metavar="VERSION",
+        help="the oldest torch that the code runs with, such as 2.11 (default: the newest)",
     )
     group.add_argument("--config", metavar="FILE", help="configuration file")
     group.add_argument("--isolated", action="store_true", help="read no configuration file")
@@ -220,6 +228,8 @@ def settings(options: argparse.Namespace) -> Settings | None:
         given = getattr(options, name)
         if given is not None:
             changes[name] = given
+    if options.target_torch is not None:
+        changes.update([convert("target_torch", options.target_torch, "command line")])
     if changes.get("jobs", 1) < 0:
         raise SettingsError("command line: --jobs must not be negative")
     return replace(base, **changes)

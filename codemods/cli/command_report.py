@@ -67,7 +67,9 @@ def _exit_code(
     settings: Settings,
 ) -> int:
     fixed = any(r.applied for r in results)
-    if fixed and (options.exit_non_zero_on_fix or options.diff):
+    if options.diff:  # whether there is one, as other linters have it
+        return FINDINGS if fixed else CLEAN
+    if fixed and options.exit_non_zero_on_fix:
         return FINDINGS
     if settings.exit_zero:
         return CLEAN

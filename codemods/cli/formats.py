@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...rewriter.catalogue import REASONS
 from ...rewriter.source.regular_files import read
 from ...rewriter.source.source_file import SourceError, SourceFile, decode, lines_of
+from ...rewriter.source.spans import Safety
 from ..analysis.findings import FAILURE, NOTE, SYNTAX
 from .on_demand import OnDemand
 from .terminal import seen
@@ -92,6 +93,8 @@ def advice(finding: Finding) -> list[str]:
             lines.append("justified by what the traced run showed, not by the text alone")
     if finding.kept:
         lines.append(f"no fix: {finding.kept}")
+    if finding.way:
+        lines.append(f"reached: {finding.way}")
     if finding.fix is None and finding.help:
         lines.append(f"help: {finding.help}")
     return lines
@@ -168,7 +171,8 @@ def statistics(found: list[Finding]) -> str:
 def counts(found: list[Finding]) -> list[dict[str, Any]]:
     """How often each code was found, the most frequent first."""
     numbers = Counter(f.code for f in found)
-    fixable = Counter(f.code for f in found if f.fix is not None)
+    safe = (f for f in found if f.fix is not None and f.fix.safety is Safety.SAFE)
+    fixable = Counter(f.code for f in safe)
     return [
         {
             "code": code,

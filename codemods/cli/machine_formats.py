@@ -47,6 +47,7 @@ def record(finding: Finding, lines: PlainLines) -> dict[str, dict[str, int] | st
         "traced": finding.traced,
         "not_fixed_because": finding.kept or None,
         "help": finding.help or None,
+        "reached": finding.way or None,
     }
 
 

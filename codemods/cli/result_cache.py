@@ -9,6 +9,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ...rewriter.source.regular_files import read
 from ...rewriter.source.spans import Edit, Fix, Intent, Safety
 from ..analysis.findings import Finding
 from ..trace import cache_folder
@@ -41,7 +42,7 @@ def from_dict(data: dict[str, int | str]) -> Finding:
                 "safety": Safety(fix["safety"]),
             }
         )
-    return Finding(**{**data, "fix": fix})
+    return Finding(**{**data, "fix": fix, "reached": tuple(data["reached"])})
 
 
 def tool_stamp() -> str:
@@ -63,11 +64,35 @@ class Cache:
         self.entries = cache_folder.load(settings.root, self.name)
         self.changed = False
 
-    def _key(self, path: str, raw: bytes) -> str:
-        return hashlib.sha256(os.fsencode(os.path.abspath(path)) + b"\0" + raw).hexdigest()
+    def _key(self, path: str, raw: bytes, links: str) -> str:
+        parts = (os.fsencode(os.path.abspath(path)), raw, links.encode())
+        return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
-    def get(self, path: Any, raw: bytes) -> list[Finding] | None:
-        stored = self.entries.get(self._key(path, raw))
+    def _project(self, paths: list[str]) -> str:
+        """The name of what is stored of the files together."""
+        whole = hashlib.sha256(b"project")
+        for path in paths:
+            try:
+                raw = hashlib.sha256(read(path)).digest()
+            except OSError:
+                raw = b""
+            whole.update(os.fsencode(os.path.abspath(path)) + b"\0" + raw)
+        return whole.hexdigest()
+
+    def links(self, paths: list[str]) -> dict[str, str] | None:
+        """{path: the key of its links}, where these very files were linked before."""
+        stored = self.entries.get(self._project(paths))
+        fitting = stored is not None and cache_folder.fits(stored, [text])
+        if not fitting or len(stored) != len(paths):
+            return None
+        return dict(zip(paths, stored, strict=True))
+
+    def put_links(self, paths: list[str], keys: dict[str, str]) -> None:
+        self.entries[self._project(paths)] = [keys.get(path, "") for path in paths]
+        self.changed = True
+
+    def get(self, path: Any, raw: bytes, links: dict[str, str]) -> list[Finding] | None:
+        stored = self.entries.get(self._key(path, raw, links.get(path, "")))
         if stored is None or not cache_folder.fits(stored, [_FINDING]):
             return None
         try:
@@ -75,8 +100,8 @@ class Cache:
         except ValueError:  # no such intent or safety
             return None
 
-    def put(self, path: str, raw: bytes, found: tuple[Finding, ...]) -> None:
-        self.entries[self._key(path, raw)] = [to_dict(f) for f in found]
+    def put(self, path: str, raw: bytes, found: tuple[Finding, ...], links: dict[str, str]) -> None:
+        self.entries[self._key(path, raw, links.get(path, ""))] = [to_dict(f) for f in found]
         self.changed = True
 
     def save(self) -> None:
@@ -99,6 +124,7 @@ _FIX = {
 _PLACE = dict.fromkeys(("line", "column", "end_line", "end_column"), count)
 _FINDING = {
     **dict.fromkeys(("code", "message", "path", "help", "kept", "level"), text),
+    "reached": [text],
     **_PLACE,
     "fix": optional(_FIX),
     "traced": truth,

@@ -22,17 +22,19 @@ from .terminal import say
 if TYPE_CHECKING:
     from ..analysis.findings import Finding
     from ..trace import cross_file
-    from . import check, deep_stack, notebook
+    from . import check, deep_stack, notebook, project_links
     from .settings import Settings
 else:
     check, cross_file = OnDemand(".check"), OnDemand("..trace.cross_file")
     deep_stack, notebook = OnDemand(".deep_stack"), OnDemand(".notebook")
+    project_links = OnDemand(".project_links")
 
 
 _ENOUGH_FOR_TWO = 4
 _MOST_PROCESSES = 128  # whatever a configuration file says
 _COLLECT_EVERY = 4_000_000  # bytes of source
 _seen = [0]
+_project: list[Any] = []  # of a worker process: the Neighbours
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,8 @@ def handled(path: str, raw: bytes, settings: Settings, fixing: bool) -> FileResu
 
 def _read_and_handle(job: tuple[str, Settings, bool]) -> tuple[FileResult, bytes]:
     path, settings, fixing = job
+    if _project:
+        settings = replace(settings, project=_project[0])
     try:
         os.fsencode(path).decode()
         raw = read(path)
@@ -185,12 +189,20 @@ def run(
 ) -> list[FileResult]:
     """Results of all files, in order. `progress(done)` is called after each."""
     cache = Cache(settings) if settings.cache else None
-    results, todo = _from_cache(paths, settings, fixing, cache)
     jobs = settings.jobs or os.cpu_count() or 1
+    keys = cache.links(paths) if cache else None
+    if keys is None:
+        settings = project_links.linked(paths, settings, jobs)
+        keys = {p: links.key() for p in paths if (links := settings.links_of(p)) is not None}
+        if cache:
+            cache.put_links(paths, keys)
+    results, todo = _from_cache(paths, settings, fixing, cache, keys)
+    if todo and settings.project is None:
+        settings = project_links.linked(paths, settings, jobs)
     for done, (result, raw) in enumerate(_outcomes(todo, settings, fixing, jobs), 1):
         results[result.path] = result
         if cache and result.error is None and result.raw is None:
-            cache.put(result.path, raw, result.left)
+            cache.put(result.path, raw, result.left, keys)
         if progress:
             progress(done, len(todo))
     if cache:
@@ -216,11 +228,11 @@ def _once_more(result: Any, settings: Settings) -> Any:
 
 
 def _from_cache(
-    paths: list[str], settings: Settings, fixing: bool, cache: Any
+    paths: list[str], settings: Settings, fixing: bool, cache: Any, keys: dict[str, str]
 ) -> tuple[dict[str, FileResult], list[str]]:
     results, todo = {}, []
     for path in paths:
-        found = _cached(path, cache) if cache and cache.entries else None
+        found = _cached(path, cache, keys) if cache and cache.entries else None
         if found is None or (fixing and any(settings.wants(f) for f in found)):
             todo.append(path)
         else:
@@ -228,9 +240,9 @@ def _from_cache(
     return results, todo
 
 
-def _cached(path: str, cache: Cache) -> list[Finding] | None:
+def _cached(path: str, cache: Cache, keys: dict[str, str]) -> list[Finding] | None:
     try:
-        return cache.get(path, read(path))
+        return cache.get(path, read(path), keys)
     except OSError:
         return None
 
@@ -250,15 +262,16 @@ def _outcomes(
 def _handled(
     todo: list[str], settings: Settings, fixing: bool, jobs: int
 ) -> Iterator[tuple[FileResult, bytes]]:
-    work = [(path, settings.narrowed(path), fixing) for path in todo]
-    if jobs == 1 or len(work) < _ENOUGH_FOR_TWO:
-        yield from map(_read_and_handle, work)
+    if jobs == 1 or len(todo) < _ENOUGH_FOR_TWO:
+        yield from (_read_and_handle((path, settings, fixing)) for path in todo)
         return
+    work = [(path, settings.narrowed(path), fixing) for path in todo]
     import multiprocessing  # costs a tenth of the start-up, and most runs have one file
 
     _ = check.findings  # loaded once, ahead of the processes that need it
 
-    with multiprocessing.Pool(min(jobs, len(work), _MOST_PROCESSES)) as pool:
+    number = min(jobs, len(work), _MOST_PROCESSES)
+    with multiprocessing.Pool(number, _project.append, (settings.project,)) as pool:
         yield from pool.imap(
             _read_and_handle, work, chunksize=max(1, min(16, len(work) // (4 * jobs)))
         )

@@ -17,7 +17,9 @@ from ..analysis.findings import CommandError
 from .toml import tables
 
 if TYPE_CHECKING:
+    from ..analysis.file_links import FileLinks
     from ..analysis.findings import Finding
+    from ..analysis.neighbours import Neighbours
     from ..trace.trace_facts import TraceFacts
 
 
@@ -54,6 +56,7 @@ _EXCLUDE = (
 )
 
 
+_ALIKE = 0.75  # of two words, where one may be meant by the other: 1 for equal ones
 _LARGEST = 4 << 20  # bytes of a configuration file
 
 
@@ -78,6 +81,8 @@ class Settings:
     respect_gitignore: bool = True
     unsafe_fixes: bool = False
     scope: str = "forward"
+    entry: tuple = ()
+    target_torch: str = ""
     output_format: str = "full"
     jobs: int = 0
     cache: bool = True
@@ -89,6 +94,7 @@ class Settings:
         default_factory=dict, compare=False, repr=False
     )  # {real path: Facts} of a traced run
     facts_key: str = ""  # of kept ones
+    project: Neighbours | None = field(default=None, compare=False, repr=False)
 
     def selects(self, code: str, path: str) -> bool:
         """Whether the rule `code` looks at the file at `path`; the longest matching prefix
@@ -101,6 +107,10 @@ class Settings:
             for pattern, codes in self.per_file_ignores
             if self._matches(path, (pattern,))
         )
+
+    def targets_before(self, version: str) -> bool:
+        """Whether the code has to run with a torch older than `version`."""
+        return bool(self.target_torch) and numbers(self.target_torch) < numbers(version)
 
     def fixes(self, code: str) -> bool:
         return _length(code, self.fixable) > _length(code, self.unfixable)
@@ -124,18 +134,29 @@ class Settings:
         """The Facts of the file at `path`, or None."""
         return self.facts.get(os.path.realpath(path)) if self.facts else None
 
+    def links_of(self, path: str) -> FileLinks | None:
+        """What the rest of the project tells of the file at `path`; None where it is not known."""
+        return self.project.of(os.path.realpath(path)) if self.project else None
+
     def narrowed(self, path: str) -> Settings:
-        """The same with the facts of one file alone: what a worker process is sent."""
+        """The same with the facts of one file alone, and without the project, which each worker
+        process has: what it is sent."""
         facts = self.facts_of(path)
-        return (
-            replace(self, facts={os.path.realpath(path): facts} if facts else {})
-            if self.facts
-            else self
-        )
+        alone = {os.path.realpath(path): facts} if facts else {}
+        return replace(self, facts=alone, project=None)
 
     def key(self) -> str:
         """What results depend on."""
-        names = ("root", "select", "extend_select", "ignore", "per_file_ignores", "scope")
+        names = (
+            "root",
+            "select",
+            "extend_select",
+            "ignore",
+            "per_file_ignores",
+            "scope",
+            "entry",
+            "target_torch",
+        )
         names += ("fixable", "unfixable", "facts_key")
         return repr([getattr(self, name) for name in names])
 
@@ -148,10 +169,12 @@ def _fitting(patterns: tuple[str, ...]) -> Callable[[str], re.Match[str] | None]
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """`; did you mean …?` where one of `known` is much like `word`."""
+    """`; did you mean …?` where one of `known` begins with `word`, or is spelt nearly as it is."""
     import difflib  # only where a word is not known
 
-    close = difflib.get_close_matches(word, known, 1)
+    known = sorted(known)
+    longer = [each for each in known if len(word.strip("-")) > 2 and each.startswith(word)]
+    close = longer[:1] or difflib.get_close_matches(word, known, 1, _ALIKE)
     return f"; did you mean {close[0]}?" if close else ""
 
 
@@ -162,7 +185,7 @@ def _length(code: str, prefixes: tuple[str, ...]) -> int:
 _KINDS = {
     f.name: type(f.default)
     for f in fields(Settings)
-    if f.name not in ("root", "source", "facts", "facts_key")
+    if f.name not in ("root", "source", "facts", "facts_key", "project")
 }
 
 
@@ -206,7 +229,18 @@ def _shown(value: Any) -> str:
     return text if len(text) < 80 else f"{text[:80]}…"
 
 
+def numbers(version: str) -> tuple[int, ...]:
+    """`2.13` as (2, 13)."""
+    return tuple(int(part) for part in version.split("."))
+
+
 def _allowed(name: str, value: Any, where: Any) -> Any:
+    if (
+        name == "target_torch"
+        and value
+        and not re.fullmatch(r"\d{1,3}\.\d{1,3}(\.\d{1,3})?", value)
+    ):
+        raise SettingsError(f"{where}: target-torch must be a version such as 2.13, not {value!r}")
     allowed = {"scope": SCOPES, "output_format": FORMATS}.get(name)
     if allowed and value not in allowed:
         known = ", ".join(allowed)
@@ -220,6 +254,11 @@ def _codes(name: str, value: Any, where: str) -> Any:
         raise SettingsError(f"{where}: {name} must be a list of strings, not {_shown(value)}")
     if "exclude" in name:
         return tuple(i.rstrip("/") for i in items)
+    if name == "entry":
+        wrong = next((i for i in items if not re.fullmatch(r"[\w.]+:[\w.]+", i)), None)
+        if wrong is not None:
+            raise SettingsError(f"{where}: entry must be MODULE:NAME, not {_shown(wrong)}")
+        return tuple(items)
     items = tuple("DYN" if i.upper() == "ALL" else i.upper() for i in items)
     known = [reason.code for reason in REASONS.values() if not reason.no_rule]
     for item in items:

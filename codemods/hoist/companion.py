@@ -7,7 +7,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..analysis.captured_walk import VALUES
+from ..analysis.definitions import VALUES
 from .slices import Slice
 
 if TYPE_CHECKING:

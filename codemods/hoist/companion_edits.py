@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.source.spans import Edit
-from ..analysis.captured_walk import VALUES
+from ..analysis.definitions import VALUES
 from .companion_source import flat
 
 if TYPE_CHECKING:

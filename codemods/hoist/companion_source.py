@@ -7,7 +7,7 @@ import copy
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..analysis.captured_walk import VALUES
+from ..analysis.definitions import VALUES
 
 if TYPE_CHECKING:
     from .companion import Companion

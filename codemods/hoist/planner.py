@@ -6,7 +6,7 @@ import ast
 import copy
 from typing import TYPE_CHECKING, Any
 
-from ..analysis.captured_walk import VALUES
+from ..analysis.definitions import VALUES
 from .companion import AheadValue, Companion
 from .companion_source import HELPER, flat, one_of
 from .hoist_legality import check_defaults, check_function, matched, only_read

@@ -22,12 +22,14 @@ class Rule:
     `check(node, context)` yields findings for a node of a type in `nodes`. `before`/`after`: the
     documented example, which is a test as well (`after` None: reported, not rewritten). `safety`:
     of the fix at its best; None: there is no fix. `shown`: what a traced run of the example shows,
-    as (outermost forward, function, read)."""
+    as (outermost forward, function, read). `whole_since`: the first torch version measured at which
+    what it finds breaks no graph; with that and newer ones it finds nothing."""
 
     code = ""
     safety: Safety | None = None
     nodes: tuple[type[ast.AST], ...] = ()
     whole_file = False
+    whole_since = ""
     shown: tuple[tuple[str, str, str], ...] = ()
     before = ""
     after: str | None = None
@@ -65,6 +67,8 @@ class Rule:
         if self.safety is Safety.UNSAFE:
             safety = "unsafe (`--unsafe-fixes`)"
         parts = [heading(self.reason), _described(self), f"Fix: {safety}."]
+        if self.whole_since:
+            parts.append(f"Reported where `target-torch` is older than {self.whole_since}.")
         if self.reason.dynamo:
             parts.append(f"Dynamo: {', '.join(self.reason.dynamo)}.")
         parts += ["Before:", _code(self.before)]

@@ -15,6 +15,7 @@ UNKNOWN, LOGGER, NDARRAY, LIST, TUPLE, DICT, FUNCTION = (
     "dict",
     "function",
 )
+_OBJECT = "object of "  # a class of the file that is no module: nothing else is known of it
 PYTHON_NUMBERS = frozenset({INT, FLOAT, BOOL, NUMBER, SIZE})
 
 
@@ -60,6 +61,13 @@ class Kind:
     def is_number(self):
         return self.what in PYTHON_NUMBERS
 
+    @property
+    def owner(self):
+        """The class of the file that it is the object of, as `self` is; None where it is none."""
+        if self.what == UNKNOWN and (self.cls or "").startswith(_OBJECT):
+            return self.cls[len(_OBJECT) :]
+        return self.cls if self.what == "self" else None
+
     def least_rank(self):
         return self.low if self.rank is None else self.rank
 
@@ -70,6 +78,11 @@ SIMPLE = {
     what: Kind(what)
     for what in (INT, FLOAT, BOOL, STR, NUMBER, SIZE, NONE, LOGGER, NDARRAY, LIST, DICT, FUNCTION)
 }
+
+
+def instance(cls):
+    """An object of a class of the file that is no module."""
+    return Kind(UNKNOWN, cls=f"{_OBJECT}{cls}")
 
 
 def constant(value):
@@ -86,6 +99,7 @@ class Tokens:
         self._numbers = {}
         self._category, self._named = {}, set()
         self.bool = self.known("bool", "bool")
+        self.mask = self.of("dtype", "mask")  # bool, unless an object compares in its own way
         self.uint8 = self.known("uint8", "int")
         self.int64 = self.known("int64", "int")
         self.default = self.known("default", "float")

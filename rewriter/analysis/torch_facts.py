@@ -114,7 +114,7 @@ ONLY_TENSOR_METHODS = frozenset(
 )
 
 SUGGESTIVE = having("suggests_tensor")
-SUGGESTIVE_ATTRIBUTES = _words("shape ndim dtype device")
+SUGGESTIVE_ATTRIBUTES = _words("shape ndim dtype device is_cuda requires_grad")
 
 NUMPY_ELEMENTWISE = having("numpy_elementwise")
 NUMPY_REDUCTIONS = having("numpy_reduces")

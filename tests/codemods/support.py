@@ -18,10 +18,14 @@ from dynfix.rewriter.source.source_file import SourceFile
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
+_OLD = {"target_torch": "2.11"}  # of which every rule reports
+
 
 def fixed(text, unsafe=False, **settings):
     """The Fixed of a text."""
-    return check.fix(SourceFile(text, "model.py"), Settings(unsafe_fixes=unsafe, **settings))
+    return check.fix(
+        SourceFile(text, "model.py"), Settings(unsafe_fixes=unsafe, **_OLD, **settings)
+    )
 
 
 def shown(reads, text=""):
@@ -67,7 +71,7 @@ def reads(path):
 
 
 def found(text, **settings):
-    return check.findings(SourceFile(text, "model.py"), Settings(**settings))
+    return check.findings(SourceFile(text, "model.py"), Settings(**{**_OLD, **settings}))
 
 
 def codes(text, **settings):

@@ -93,7 +93,7 @@ def test_the_command_fixes_what_the_run_justifies(project):
 
 def test_verified_with_what_the_run_shows(project, capsys):
     made = "\n\ndef make():\n    return Model('Identity'), (torch.randn(2, 4),)\n"
-    model = MODEL.replace("self.rnn(self.h(x))[0]", "self.h(x)") + made
+    model = MODEL.replace("self.rnn(self.h(x))[0]", "self.rnn(x)") + made
     (project / "model.py").write_text(model)
     (project / "script.py").write_text("import model\nm, x = model.make()\nm(*x)\n")
     _, out, _ = support.command("--verify", "model.py:make", "model.py")

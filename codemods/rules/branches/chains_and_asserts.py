@@ -59,9 +59,10 @@ def step(x: torch.Tensor):
 class TensorAssert(Rule):
     """
     `assert` on a tensor's value reads it on the host. Dynamo turns the form with a constant text,
-    or none, into `torch._assert_async` by itself; with a computed text, or a `.item()` in the test,
-    the graph breaks. The fix writes that call for compiled code, with the test's own source for a
-    computed text: a RuntimeError is raised there (on a GPU: later). Eager asserts as before.
+    or none, into `torch._assert_async` by itself; with a computed text, a `.item()` in the test, or
+    `not`, `and` or `or` around it, the graph breaks. The fix writes that call for compiled code,
+    with the test's own source for a computed text: a RuntimeError is raised there (on a GPU:
+    later). Eager asserts as before.
     """
 
     code = "DYN206"
@@ -92,6 +93,7 @@ def step(x: torch.Tensor):
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         constant = node.msg is None or isinstance(node.msg, ast.Constant)
         read = any(host_read(n, context) is not None for n in ast.walk(node.test))
+        read = read or _jumps(node.test)
         test = None if constant and not read else condition(node.test, context)
         if test is None:
             return
@@ -114,6 +116,13 @@ def step(x: torch.Tensor):
             "assert on the device", edit, safety=Safety.UNSAFE, why=why, imports=found[1]
         )
         yield context.finding(self, node.test, fix=fix)
+
+
+def _jumps(test: ast.expr) -> bool:
+    """Whether Python jumps within a test, or where it is false: Dynamo knows an assertion by the
+    one jump over its `raise`."""
+    negated = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
+    return negated or isinstance(test, (ast.BoolOp, ast.IfExp))
 
 
 def quoted(text: str) -> str:

@@ -106,9 +106,13 @@ def _raises(kind: Kind, context: FileContext) -> bool:
     )
 
 
-def is_mask(index: ast.expr, context: FileContext) -> bool:
+def is_mask(index: ast.expr, context: FileContext, sure: bool = False) -> bool:
+    """Whether an index is a bool tensor; `sure`: whatever it was made of."""
     kind = context.kind(index)
-    return kind.is_tensor and kind.dtype == context.inference.tokens.bool
+    tokens = context.inference.tokens
+    return kind.is_tensor and (
+        kind.dtype == tokens.bool or (kind.dtype == tokens.mask and not sure)
+    )
 
 
 class MissingSize(Rule):

@@ -133,7 +133,7 @@ def _mask(index: ast.expr, context: FileContext) -> ast.expr | None:
     """The mask of `y[mask]`, `y[mask, :]` or `y[mask, ...]`."""
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
     rest = all(_whole(p) for p in parts[1:])
-    return parts[0] if parts and rest and is_mask(parts[0], context) else None
+    return parts[0] if parts and rest and is_mask(parts[0], context, sure=True) else None
 
 
 def _whole(node: Any) -> bool:

@@ -25,6 +25,7 @@ class ShapeBranch(Rule):
     """
 
     code = "DYN502"
+    whole_since = "2.13"
     safety = Safety.UNSAFE
     nodes = (ast.If,)
     before = """

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
 
 
+_TRACED = ("random.randint", "random.randrange", "random.uniform")
+
+
 class PythonRandom(CallRule):
     """
     Python's and NumPy's generators cannot be drawn from inside a graph, and a number drawn while
@@ -26,6 +29,7 @@ class PythonRandom(CallRule):
     unsafe, for later draws of NumPy's generator give other numbers than in eager. One that decides
     a branch, or goes into arithmetic, is drawn by torch in compiled code, and as before in eager;
     where that has no form, by torch everywhere: unsafe, for its numbers are others.
+    `random.randint`, `randrange` and `uniform` in arithmetic break no graph from torch 2.13 on.
     """
 
     code = "DYN701"
@@ -61,12 +65,20 @@ class Model(nn.Module):
 """
 
     def applies(self, node: ast.Call, context: FileContext) -> bool:
-        return not settled(node, context)
+        traced = _into_arithmetic(node, context) and not context.settings.targets_before("2.13")
+        return not traced and not settled(node, context)
 
     def fix(self, node: ast.Call, context: FileContext) -> Fix | None:
         drawn = (context.resolve(node.func) or "").startswith("numpy.random.")
         built = only_for_training(node, context) if drawn else None
         return drawn_when_compiled(node, context) or built or drawn_by_torch(node, context)
+
+
+def _into_arithmetic(node: ast.Call, context: FileContext) -> bool:
+    """Whether Dynamo draws the number at every call, before the graph, and goes on with it. One
+    that decides a branch, or counts a loop, breaks the graph all the same."""
+    drawn = context.resolve(node.func) in _TRACED
+    return drawn and isinstance(context.parent(node), (ast.BinOp, ast.UnaryOp, ast.Slice))
 
 
 class Clock(CallRule):

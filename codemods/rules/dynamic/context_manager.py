@@ -179,8 +179,7 @@ def _used(manager: ast.expr, context: FileContext) -> bool:
         for i in w.items
     }
     locks = [n for n in context.index.get(ast.Call, ()) if context.names.resolve(n.func) in _LOCKS]
-    seen = context.facts.captured if context.facts else frozenset()
-    captured = [f.node for f in context.program.captured(context.settings.scope, seen)]
+    captured = [f.node for f in context.program.captured(context.settings.scope)]
     parts = (n for root in [*captured, *locks] for n in ast.walk(root))
     return any(_called(n) == _called(manager) and id(n) not in managed for n in parts)
 

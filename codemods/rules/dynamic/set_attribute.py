@@ -70,7 +70,8 @@ class Model(nn.Module):
         owner, name, value = call.args
         text = context.kind(name).const
         if context.kind(name).what != STR or not isinstance(text, str):
-            yield context.finding(self, node, kept="the name is computed", level=NOTE)
+            if context.settings.targets_before("2.13"):
+                yield context.finding(self, node, kept="the name is computed", level=NOTE)
         elif not _plain(text):
             yield context.finding(
                 self, node, kept=f"{text!r} is no plain attribute name", level=NOTE

@@ -7,6 +7,11 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.analysis.call_effects import CONSTANT_BUILTINS, MAY_WRITE, allows, of_function
+from ....rewriter.analysis.torch_facts import (
+    ONLY_TENSOR_METHODS,
+    SUGGESTIVE,
+    SUGGESTIVE_ATTRIBUTES,
+)
 from ....rewriter.analysis.tree_walk import only_store
 from ....rewriter.source.intents import insert_before
 from ....rewriter.source.spans import Edit, Refusal, Safety, hidden
@@ -91,6 +96,8 @@ def step(x: torch.Tensor):
         self, function: Function, captured: list[Function], context: FileContext
     ) -> Iterator[Finding]:
         used = HelperBody(context)
+        if _takes_tensors(function):
+            return
         if not used.constant(function, ()) or not (used.numpy and used.makes):
             return
         calls = [
@@ -211,6 +218,18 @@ def _kept_in_attribute(call: ast.Call, context: FileContext) -> bool:
         for t in s.targets
     ]
     return any(isinstance(t, ast.Attribute) for t in [*targets, *named])
+
+
+def _takes_tensors(function: Function) -> bool:
+    """Whether what a function asks of a parameter is asked of tensors."""
+    args = function.node.args
+    given = {a.arg for a in [*args.posonlyargs, *args.args, *args.kwonlyargs]}
+    asked = {
+        n.attr
+        for n in ast.walk(function.node)
+        if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id in given
+    }
+    return not asked.isdisjoint(SUGGESTIVE | SUGGESTIVE_ATTRIBUTES | ONLY_TENSOR_METHODS)
 
 
 class HelperBody:

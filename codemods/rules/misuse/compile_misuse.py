@@ -24,7 +24,7 @@ class CompileInside(Rule):
     """
     `torch.compile` in a loop or inside a `forward` makes a new compiled function each time: the
     cache of compiled code is keyed by the function, and guards, warm-up and memory are paid again.
-    Compile once, where the model is made.
+    Compile once, where the model is made. A loop over several models may compile each.
     """
 
     code = "DYN901"
@@ -55,8 +55,21 @@ def train(model, batches):
         yield from (
             context.finding(self, n, f"torch.compile is called {where}: once for every turn")
             for n in inner
-            if _nearest(n, node)
+            if _nearest(n, node) and not _another(n, node)
         )
+
+
+def _another(call: ast.Call, node: ast.For) -> bool:
+    """Whether each turn of a loop compiles another thing: what the loop is over, or comes of it."""
+    if not isinstance(node, ast.For) or not call.args:
+        return False
+    found = {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
+    for statement in (n for s in node.body for n in ast.walk(s) if isinstance(n, ast.Assign)):
+        if found & {n.id for n in ast.walk(statement.value) if isinstance(n, ast.Name)}:
+            found |= {
+                n.id for t in statement.targets for n in ast.walk(t) if isinstance(n, ast.Name)
+            }
+    return bool(found & {n.id for n in ast.walk(call.args[0]) if isinstance(n, ast.Name)})
 
 
 def _nearest(call: ast.Call, node: ast.For) -> bool:
