@@ -199,6 +199,22 @@ def _is_nonzero(value: Value) -> bool:
 
 for _name in ("maximum", "minimum"):
     binary(_name, "default", KIND.DEFAULT, extremum(_name))
+
+
+def _numeric_extremum(name: str) -> Callable[[Value, Value], Value]:
+    """Of a number and NaN the number; of two zeros the first one, as in eager."""
+    made = logic("or" if name == "maximum" else "and", name)
+
+    def numeric(a: Value, b: Value) -> Value:
+        if not a.dtype.is_floating_point:
+            return made(a, b)
+        return Select(op("isnan", a), b, Select(op("isnan", b), a, made(a, b)))
+
+    return numeric
+
+
+for _name, _extremum in (("fmax", "maximum"), ("fmin", "minimum")):
+    binary(_name, "default", KIND.DEFAULT, _numeric_extremum(_extremum))
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     binary(_name, "Tensor Scalar", KIND.ALWAYS_BOOL, named(_name), stepped=True)
 for _name in ("and", "or", "xor"):
