@@ -201,20 +201,22 @@ for _name in ("maximum", "minimum"):
     binary(_name, "default", KIND.DEFAULT, extremum(_name))
 
 
-def _numeric_extremum(name: str) -> Callable[[Value, Value], Value]:
-    """Of a number and NaN the number; of two zeros the first one, as in eager."""
-    made = logic("or" if name == "maximum" else "and", name)
+@lowers(aten.fmax.default, aten.fmin.default)
+def _numeric_extremum(ctx: LoweringContext, node: Any, a: Operand, b: Operand) -> Ref:
+    """Of a number and NaN the number; of two zeros the first one, of bfloat16 the second one, as in
+    eager."""
+    made = extremum("maximum" if node.target is aten.fmax.default else "minimum")
+    second = ctx.value_of(node).dtype == torch.bfloat16
 
-    def numeric(a: Value, b: Value) -> Value:
-        if not a.dtype.is_floating_point:
-            return made(a, b)
-        return Select(op("isnan", a), b, Select(op("isnan", b), a, made(a, b)))
+    def numeric(x: Value, y: Value) -> Value:
+        chosen = made(x, y) if second else made(y, x)
+        if not x.dtype.is_floating_point:
+            return chosen
+        return Select(op("isnan", x), y, Select(op("isnan", y), x, chosen))
 
-    return numeric
+    return elementwise(ctx, node, (a, b), numeric)
 
 
-for _name, _extremum in (("fmax", "maximum"), ("fmin", "minimum")):
-    binary(_name, "default", KIND.DEFAULT, _numeric_extremum(_extremum))
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     binary(_name, "Tensor Scalar", KIND.ALWAYS_BOOL, named(_name), stepped=True)
 for _name in ("and", "or", "xor"):
