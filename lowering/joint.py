@@ -85,7 +85,7 @@ def _compiled(
         return built_or_run(graph, partial(build, zero=zero))  # type: ignore[no-any-return]
 
     def build(graph: GraphModule, zero: Zero | None) -> Callable[..., Any]:
-        with building(f"a {kind} could not be built"), time_limit(options.compiler_timeout):
+        with building(f"the {kind} graph could not be built"), time_limit(options.compiler_timeout):
             program = compile_unit(graph, kind, options, returned)
         if kept is not None:
             kept.compiled(kind, program, zero)

@@ -174,7 +174,7 @@ def target_of(unit: Unit, options: Options) -> Target:
 def _target_of(devices: set[str], options: Options) -> TargetKind:
     """The target that the options name, or else the last one that was registered for a device of
     the graph's. Raises LoweringError where the one that is named takes no tensors of a device."""
-    for kind in TARGETS:
+    for kind in reversed(TARGETS):
         if kind.name == options.target:
             if foreign := devices & _devices() - kind.devices - {"cpu"}:
                 raise LoweringError(f"the target {kind.name} takes no tensors on {min(foreign)}")

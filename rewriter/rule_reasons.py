@@ -227,6 +227,13 @@ OF_RULES = (
         ("GB0059",),
     ),
     Reason(
+        "DYN310",
+        "retained-gradient",
+        "a gradient of an intermediate tensor is kept",
+        "return the tensor and ask torch.autograd.grad for its gradient, or use register_hook",
+        ("GB0108",),
+    ),
+    Reason(
         "DYN401",
         "setattr",
         "an attribute is set by name",

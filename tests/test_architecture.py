@@ -158,7 +158,7 @@ def test_the_reader_sees_imports_of_every_kind(tmp_path):
 # Parts of the house where the rest holds as well; the others join as it gets true of them.
 TYPED = ("dynfix.codemods", "dynfix.rewriter.source", "dynfix.rewriter.catalogue")
 SMALL = 100  # lines
-MOST_SMALL_MODULES = 95  # with a single importer; this number may only fall
+MOST_SMALL_MODULES = 82  # with a single importer; this number may only fall
 WIDTH = 100
 
 
@@ -180,7 +180,7 @@ def test_every_function_has_types():
 
 
 def test_a_module_earns_its_place():
-    """By more than one importer, or by its size."""
+    """By more than one importer, or by its size. A file of rules has one: the list of rules."""
     ours, importers = sources(), {}
     for edge in graph():
         if edge.target in ours and edge.target != edge.module:
@@ -189,10 +189,14 @@ def test_a_module_earns_its_place():
         module
         for module, path in ours.items()
         if len(importers.get(module, ())) == 1
+        and importers[module] != {"dynfix.codemods.rules"}
         and len(path.read_text(encoding="utf-8").splitlines()) < SMALL
         and path.name != "__init__.py"
     ]
-    assert len(small) <= MOST_SMALL_MODULES, small
+    assert len(small) <= MOST_SMALL_MODULES, (
+        f"{len(small)} files of less than {SMALL} lines have one importer, {MOST_SMALL_MODULES} are"
+        f" allowed: put yours into the file that imports it, or beside its like: {small}"
+    )
 
 
 def test_a_file_name_is_used_once():

@@ -28,6 +28,7 @@ from .effects.file_access import FileAccess
 from .effects.housekeeping import Housekeeping
 from .effects.logs import Logging
 from .effects.prints import Print
+from .effects.retained_gradient import RetainedGradient
 from .effects.warnings_and_bars import ProgressBar, Warn
 from .host.host_copy import HostCopy
 from .host.host_read import HostNumber, HostRead, ToList
@@ -75,6 +76,7 @@ RULES = (
     AttributeCounter(),
     KeptOnSelf(),
     Housekeeping(),
+    RetainedGradient(),
     SetAttribute(),
     DynamicCode(),
     Introspection(),

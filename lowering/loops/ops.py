@@ -28,7 +28,8 @@ def _table(names: str, signature: Signature) -> dict[str, Signature]:
 
 
 OPS: dict[str, Signature] = {
-    # maximum, minimum propagate NaN; neg, abs, add, sub, mul of integers wrap around
+    # maximum, minimum propagate NaN and keep the first of two zeros; neg, abs, add, sub, mul of
+    # integers wrap around
     **_table("add sub mul maximum minimum", Signature(2, NUMBERS)),
     **_table("neg abs sign", Signature(1, NUMBERS)),
     # integers: floordiv rounds down, truncdiv to zero; remainder has the divisor's sign (Python's

@@ -199,6 +199,24 @@ def _is_nonzero(value: Value) -> bool:
 
 for _name in ("maximum", "minimum"):
     binary(_name, "default", KIND.DEFAULT, extremum(_name))
+
+
+@lowers(aten.fmax.default, aten.fmin.default)
+def _numeric_extremum(ctx: LoweringContext, node: Any, a: Operand, b: Operand) -> Ref:
+    """Of a number and NaN the number; of two zeros the first one, of bfloat16 the second one, as in
+    eager."""
+    made = extremum("maximum" if node.target is aten.fmax.default else "minimum")
+    second = ctx.value_of(node).dtype == torch.bfloat16
+
+    def numeric(x: Value, y: Value) -> Value:
+        chosen = made(x, y) if second else made(y, x)
+        if not x.dtype.is_floating_point:
+            return chosen
+        return Select(op("isnan", x), y, Select(op("isnan", y), x, chosen))
+
+    return elementwise(ctx, node, (a, b), numeric)
+
+
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     binary(_name, "Tensor Scalar", KIND.ALWAYS_BOOL, named(_name), stepped=True)
 for _name in ("and", "or", "xor"):

@@ -30,6 +30,7 @@ _NAMES = {
     "&": "and",
     "|": "or",
     "^": "xor",
+    "divmod": "divmod",
 }
 _COMPARISONS = {
     "<": "__lt__",

@@ -56,7 +56,7 @@ def check(rec: Recorder, names: tuple[str, ...], *values: Any) -> None:
         cls = type(obj)
         for name in names:
             if runs_python(cls, name):
-                rec.stop(catalogue.UNSUPPORTED, f"{cls.__name__}.{name} is called by C code")
+                rec.stop(catalogue.UNSUPPORTED, f"{cls.__name__}.{name} may be called by C code")
                 return
         if isinstance(obj, list | tuple | set | frozenset) and len(seen) < MAX_WALKED_OBJECTS:
             rest.extend(obj)

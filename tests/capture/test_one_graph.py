@@ -61,6 +61,29 @@ def methods_of_builtin_types(x):
     return x * dict.get(names, "z", 5), values, dict.copy(names), text, slice(1, -1).indices(5)
 
 
+class Measure:
+    def __init__(self, value):
+        self.value = value
+
+    def __divmod__(self, other):
+        return (self.value / other).floor(), self.value % other
+
+    def __rdivmod__(self, other):
+        return NotImplemented if isinstance(other, str) else divmod(Measure(self.value + other), 2)
+
+    def __index__(self):
+        raise AssertionError
+
+
+def quotients_of_objects(x):
+    measure = Measure(x)
+    try:
+        divmod("text", measure)
+    except TypeError as error:
+        text = str(error)
+    return divmod(measure, 2), divmod(3, measure), divmod(-7, 2), divmod(x.shape[0], 2.5), text
+
+
 def cached_tensors(x):
     values, n = table(x.shape[0])
     return x * values + n, values is table(x.shape[0])[0]
@@ -76,6 +99,7 @@ PROGRAMS: list[Callable[..., Any]] = [
     enumerations,
     indexed,
     methods_of_builtin_types,
+    quotients_of_objects,
     cached_tensors,
     gradients_of_parameters,
 ]

@@ -58,10 +58,11 @@ def test_documented_example(rule):
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: r.code)
 def test_every_rule_is_complete(rule):
-    """Code, name, message, help and documentation are there, and fixtures have a suppressed
-    case."""
+    """Code, name, message, help and documentation are there; what has a fix says how safe it is;
+    and fixtures have a suppressed case."""
     assert rule.code.startswith("DYN")
     assert all([rule.name, rule.message, rule.help, rule.__doc__])
+    assert (rule.safety is None) == (rule.after is None), "`safety` is that of the fix in `after`"
     texts = [p.read_text() for p in support.inputs() if p.parent.name == rule.code]
     assert texts
     assert any(f"noqa: {rule.code}" in t for t in texts)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from dynfix.lowering.loops.kernel_graph import ExternCall
 
-from .harness import UNFUSED, check, check_elements, compiled, units
+from .harness import UNFUSED, check, check_elements, check_gradients, compiled, units
 
 F = torch.nn.functional
 FLOAT_UNARY = (
@@ -19,7 +19,7 @@ ACTIVATIONS = (
 )
 BINARY = (
     "add sub mul div maximum minimum eq ne lt le gt ge atan2 fmod remainder floor_divide"
-    " logical_and logical_xor pow".split()
+    " logical_and logical_xor pow fmax fmin".split()
 )
 SPECIAL = [
     0.0,
@@ -78,6 +78,29 @@ def test_float_binary(dtype):
 
     x = values(dtype, 20)
     check_elements(fn, x.repeat_interleave(20), x.repeat(20), names=BINARY)
+
+
+NUMERIC = [
+    torch.tensor([]),
+    torch.tensor([math.nan]),
+    torch.tensor([[1.0, math.nan, -2.0], [0.5, 3.0, math.nan]]).t(),
+    torch.tensor([3, -1, 0, 255]),
+    torch.tensor([True, False, True]),
+]
+
+
+@pytest.mark.parametrize("x", NUMERIC, ids=["empty", "one", "transposed", "int64", "bool"])
+def test_extrema_that_leave_nan_out_are_loops(x, monkeypatch):
+    made = units(monkeypatch)
+    check(lambda x: (torch.fmax(x, x.flip(0)), torch.fmin(x, x.flip(0))), x)
+    calls = [item for unit in made for item in unit.items if isinstance(item, ExternCall)]
+    assert not calls or not x.numel()
+
+
+def test_gradients_of_extrema_that_leave_nan_out():
+    x, y = torch.randn(2, 5, 7)
+    x[1, 2] = y[0, 3] = math.nan
+    check_gradients(lambda x, y: torch.fmax(x, y * 2) + torch.fmin(x, y), x, y)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

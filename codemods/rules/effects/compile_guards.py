@@ -21,7 +21,7 @@ from ....rewriter.analysis.output_calls import is_log, is_print
 from ....rewriter.analysis.torch_facts import FUNCTION, REDUCTIONS
 from ....rewriter.analysis.tree_walk import only_value
 from ....rewriter.source.intents import wrap
-from ....rewriter.source.spans import hidden
+from ....rewriter.source.spans import Safety, hidden
 from ....rewriter.transforms.condition import condition
 from ...analysis.definitions import last_name
 
@@ -228,12 +228,17 @@ def run_of(statement: ast.stmt, context: FileContext, accept: Callable[..., Any]
     return block[first : last + 1]
 
 
-def guard(run: list[ast.stmt], context: FileContext, silent: int | None = None) -> Fix | Refusal:
+def guard(
+    run: list[ast.stmt], context: FileContext, silent: int | None = None, why: str = ""
+) -> Fix | Refusal:
     """The Fix that puts a run of statements under `if not torch.compiler.is_compiling():`, or the
-    Refusal."""
+    Refusal. `why`: what compiled code lacks then, which makes the fix unsafe."""
     found = context.torch(run[0])
     if found is None:
         return hidden()
     silent = sum(count_calls(s, context) for s in run) if silent is None else silent
     edit = wrap(context.source, run, f"if not {found[0]}.compiler.is_compiling():")
-    return context.fix("run it in eager only", edit, imports=found[1], silent=silent)
+    safety = Safety.UNSAFE if why else Safety.SAFE
+    return context.fix(
+        "run it in eager only", edit, safety=safety, why=why, imports=found[1], silent=silent
+    )

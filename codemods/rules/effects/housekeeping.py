@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from ....rewriter.source.spans import Safety
 from ..base import Rule
 from .compile_guards import effect_free, guard, run_of
 
@@ -31,6 +32,7 @@ class Housekeeping(Rule):
     """
 
     code = "DYN309"
+    safety = Safety.SAFE
     nodes = (ast.Expr,)
     before = """
 import gc

@@ -447,6 +447,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     builtins.repr: _text(repr),
     builtins.round: _rounded,
     builtins.abs: lambda rec, value: binaries.unary_call(rec, abs, "__abs__", value),
+    builtins.divmod: lambda rec, a, b: binaries.binary(rec, "divmod", divmod, a, b),
     builtins.iter: _iter,
     builtins.next: iteration.advance,
     builtins.list: iterator_tools.over_all(list, iteration.over_whole),

@@ -30,6 +30,11 @@ def test_float_binary(dtype):
     pointwise.test_float_binary(dtype)
 
 
+@pytest.mark.parametrize("number", range(len(pointwise.NUMERIC)))
+def test_extrema_that_leave_nan_out(number, monkeypatch):
+    pointwise.test_extrema_that_leave_nan_out_are_loops(pointwise.NUMERIC[number], monkeypatch)
+
+
 @pytest.mark.parametrize("dtype", mostly_slow(F32, HALF), ids=str)
 def test_scalars(dtype):
     pointwise.test_scalars(dtype)
