@@ -127,6 +127,7 @@ def test_what_is_found_follows_the_other_files(project):
         ("pytest.approx(x)", False),
         ("unheard_of.f(x)", False),
         ("scipy.special.expit(x)", True),
+        ("torch.nn.utils.rnn.pack_padded_sequence(x, x)", True),
         ("pkg.fast.kernel(x)", True),
     ],
 )

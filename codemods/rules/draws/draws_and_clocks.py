@@ -76,9 +76,11 @@ class Model(nn.Module):
 
 def _into_arithmetic(node: ast.Call, context: FileContext) -> bool:
     """Whether Dynamo draws the number at every call, before the graph, and goes on with it. One
-    that decides a branch, or counts a loop, breaks the graph all the same."""
-    drawn = context.resolve(node.func) in _TRACED
-    return drawn and isinstance(context.parent(node), (ast.BinOp, ast.UnaryOp, ast.Slice))
+    that decides a branch, or counts a loop, breaks the graph all the same. A generator that is made
+    there breaks nothing."""
+    name = context.resolve(node.func)
+    inside = isinstance(context.parent(node), (ast.BinOp, ast.UnaryOp, ast.Slice))
+    return name == "random.Random" or (name in _TRACED and inside)
 
 
 class Clock(CallRule):

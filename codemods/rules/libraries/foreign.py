@@ -26,6 +26,8 @@ _OPAQUE = frozenset(
     tensorrt torch2trt tqdm tree trimesh tvm wandb xarray
     """.split()
 )
+# Of torch itself: what Dynamo does not follow into.
+_SKIPPED = ("torch.nn.utils.rnn.pack_padded_sequence",)
 _EXTENSIONS = (*importlib.machinery.EXTENSION_SUFFIXES, ".pyx", ".pyd", ".so")
 
 
@@ -34,8 +36,9 @@ class ForeignLibraryCall(Rule):
     A tensor that leaves for a library in C, or for plain Python data (`json`, `scipy`, `PIL`,
     `cv2`, `pandas`), cannot be traced there. Wrap the call with `torch.library.custom_op` and give
     it a fake function that says what shape comes out, or, where it is made of torch calls alone,
-    mark it with `torch.compiler.allow_in_graph`. Python source, the project's own or a package's,
-    is traced, and not reported.
+    mark it with `torch.compiler.allow_in_graph`. `pack_padded_sequence` is left out by Dynamo, too:
+    pack outside of the graph. Python source, the project's own or a package's, is traced, and not
+    reported.
     """
 
     code = "DYN601"
@@ -54,7 +57,9 @@ def step(x: torch.Tensor):
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         name = context.resolve(node.func)
-        if not name or not _imported(name, context) or not _is_opaque(name, context.source.path):
+        if not name or not _imported(name, context):
+            return
+        if name not in _SKIPPED and not _is_opaque(name, context.source.path):
             return
         kinds = [context.kind(a) for a in node.args]
         kinds += [context.kind(k.value) for k in node.keywords]
