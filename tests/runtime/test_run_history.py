@@ -171,6 +171,11 @@ def tried(state, trials, eager=0.0, compiled=0.0, calls=0):
             SiteFacts(COMPILED, 100, 20.0, 0.2, 0.1),
         ),
         ([tried(ServingState.EAGER, 1, 0.2, 0.3)], True, SiteFacts(EAGER, 10, 2.0, 0.2, 0.3)),
+        (
+            [tried(ServingState.EAGER, 1, 0.2, 0.21)],  # another time it may be the other way
+            True,
+            SiteFacts(EAGER, 10, 2.0, 0.2, 0.21, FORGOTTEN_AFTER - 1),
+        ),
     ],
 )
 def test_what_a_run_learns(switchovers, given_up, facts):
