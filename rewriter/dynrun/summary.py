@@ -109,7 +109,7 @@ def summary(captured: list[tuple[str, Any]], background: Any) -> str:
 
 def _verdict(background: Any) -> str:
     """What was gained, or why nothing was, and what the next run does."""
-    learnt, account = background.learnt(), background.account
+    learnt, account = background.met(), background.account
     named: dict[str, list[str]] = {}
     for name, facts in learnt.items():
         named.setdefault(facts.state, []).append(name)

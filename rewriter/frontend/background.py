@@ -96,8 +96,8 @@ class Background:
         if self.account.promised:
             self._prepare()
 
-    def learnt(self) -> dict[str, SiteFacts]:
-        """What a later run of the same command should know."""
+    def met(self) -> dict[str, SiteFacts]:
+        """What this run has learnt so far."""
         found: dict[str, SiteFacts] = {}
         for use in (use for uses in self.uses for use in uses()):
             facts, before = _facts(use), self.known.sites.get(use.name)
@@ -106,6 +106,17 @@ class Background:
             other = found.get(use.name)
             if other is None or other.seconds < facts.seconds:
                 found[use.name] = facts
+        return found
+
+    def learnt(self) -> dict[str, SiteFacts]:
+        """What a later run of the same command should know: also of what this one, which may have
+        ended early, has not met or not timed."""
+        found = self.met()
+        for name, before in self.known.sites.items():
+            facts = found.setdefault(name, before)
+            undecided = facts.state in (MET, RECORDED) and before.state != EAGER
+            if undecided and (before.state == COMPILED or before.seconds > facts.seconds):
+                found[name] = before
         return found
 
     def start(self) -> None:

@@ -399,7 +399,7 @@ def facts(state, seconds):
 def test_the_summary_says_what_was_gained_or_why_nothing_was(learnt, gained, lost, said):
     background = Background(lambda stored: None)
     background.account.gained, background.account.lost = gained, lost
-    background.learnt = lambda: learnt
+    background.met = lambda: learnt
     first, verdict = summary.summary([], background).splitlines()
     assert "0 functions" in first and said in verdict
 

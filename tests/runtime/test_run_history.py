@@ -190,6 +190,30 @@ def test_what_a_run_learns(switchovers, given_up, facts):
     assert facts.gain(GAIN) >= 0.0
 
 
+TIMED = SiteFacts(COMPILED, 100, 20.0, 0.2, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("before", "use", "after"),
+    [
+        (TIMED, None, TIMED),  # it was not met: the run ended before
+        (TIMED, SiteUse("net", 3, 0.6, None, False), TIMED),
+        (SiteFacts(MET, 90, 9.0), SiteUse("net", 3, 0.6, None, False), SiteFacts(MET, 90, 9.0)),
+        (SiteFacts(MET, 3, 0.6), SiteUse("net", 90, 9.0, None, False), SiteFacts(MET, 90, 9.0)),
+        (
+            TIMED,
+            SiteUse("net", 9, 2.0, types.SimpleNamespace(switchovers=[]), True),
+            SiteFacts(EAGER, 9, 2.0),
+        ),
+    ],
+)
+def test_a_run_that_ended_early_forgets_nothing(before, use, after):
+    background, load = second_run({"net": before})
+    background.uses.append(lambda: [] if use is None else [use])
+    assert background.learnt() == {"net": after}
+    ended(background, load)
+
+
 def test_what_a_process_finds_or_writes_is_noted(monkeypatch):
     monkeypatch.setattr(entries, "used", set())
     assert entries.read("ab" * 32) is None and not entries.used
