@@ -179,7 +179,8 @@ def interpreter_options(argv: Sequence[str], parser: argparse.ArgumentParser) ->
     """Where in a command line, before the script, options of the interpreter stand, with their
     values."""
     own, _ = split(argv, parser)
-    takes_value, found, at = _takes_value(parser), [], 0
+    takes_value, at = _takes_value(parser), 0
+    found: list[int] = []
     while at < len(own):
         word = own[at]
         width = 2 if word in takes_value or word in _WITH_VALUE else 1

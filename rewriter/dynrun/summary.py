@@ -109,15 +109,16 @@ def summary(captured: list[tuple[str, Any]], background: Any) -> str:
 
 def _verdict(background: Any) -> str:
     """What was gained, or why nothing was, and what the next run does."""
-    learnt, account = background.learnt(), background.account
+    learnt, account = background.met(), background.account
     named: dict[str, list[str]] = {}
     for name, facts in learnt.items():
         named.setdefault(facts.state, []).append(name)
     if COMPILED in named:
         return _balance(account.gained, account.lost)
     if RECORDED in named:
-        done = "its kernels are for the next run of this command"
-        return f"nothing gained yet: the run ended while {_some(named[RECORDED])} was built; {done}"
+        done = "the next run of this command begins with them"
+        what = f"the kernels of {_some(named[RECORDED])}"
+        return f"nothing was gained yet: the run ended before {what} served; {done}"
     lost = f", which cost {account.lost:.1f} s" if account.lost > LITTLE else ""
     paying = [name for name in named.get(MET, ()) if background.would_pay(learnt[name])]
     if paying:

@@ -20,6 +20,7 @@ from ...runtime.cache import entries
 from ...runtime.cache.run_history import (
     COMPILED,
     EAGER,
+    FORGOTTEN_AFTER,
     MET,
     RECORDED,
     CommandHistory,
@@ -31,6 +32,7 @@ from ...runtime.diagnostics import log
 CALLS = 8  # eager calls of a module before anything is done for it
 KNOWN_CALLS = 1  # the same where an earlier run says that it pays
 EXPECTED_WITHIN = 60.0  # seconds of the run, in which what is known to pay begins
+CLEARLY = 1.3  # times eager: what is that slow is not tried again soon, less may be noise
 SHORT = 4e-5  # seconds: a call that takes less in eager gains nothing from guards and a program
 GAIN = 0.3  # of the forward's time is expected to be saved: 0.1 of it with its backward
 SLOWER = 12  # a recorded call takes that many times an eager one, besides rewriting
@@ -94,8 +96,8 @@ class Background:
         if self.account.promised:
             self._prepare()
 
-    def learnt(self) -> dict[str, SiteFacts]:
-        """What a later run of the same command should know."""
+    def met(self) -> dict[str, SiteFacts]:
+        """What this run has learnt so far."""
         found: dict[str, SiteFacts] = {}
         for use in (use for uses in self.uses for use in uses()):
             facts, before = _facts(use), self.known.sites.get(use.name)
@@ -104,6 +106,17 @@ class Background:
             other = found.get(use.name)
             if other is None or other.seconds < facts.seconds:
                 found[use.name] = facts
+        return found
+
+    def learnt(self) -> dict[str, SiteFacts]:
+        """What a later run of the same command should know: also of what this one, which may have
+        ended early, has not met or not timed."""
+        found = self.met()
+        for name, before in self.known.sites.items():
+            facts = found.setdefault(name, before)
+            undecided = facts.state in (MET, RECORDED) and before.state != EAGER
+            if undecided and (before.state == COMPILED or before.seconds > facts.seconds):
+                found[name] = before
         return found
 
     def start(self) -> None:
@@ -210,14 +223,17 @@ def _facts(use: SiteUse) -> SiteFacts:
     timed = max((each for each in tried if each.trials), default=None, key=_calls_of)
     calls, eager, compiled = use.calls + served, 0.0, 0.0
     state = MET
+    runs = 0
     if timed is not None:
         state = COMPILED if timed.state.name != "EAGER" else EAGER
         eager, compiled = timed.eager_seconds, timed.compiled_seconds
+        runs = 0 if compiled > CLEARLY * eager else FORGOTTEN_AFTER - 1
     elif use.given_up:
         state = EAGER
     elif tried:
         state = RECORDED
-    return SiteFacts(state, calls, use.seconds + served * eager, eager, compiled)
+    seconds = use.seconds + served * eager
+    return SiteFacts(state, calls, seconds, eager, compiled, runs if state == EAGER else 0)
 
 
 def _calls_of(tried: Any) -> int:

@@ -44,7 +44,7 @@ class BuildProcess:
         self._answers: dict[str, bool] = {}
         self._unread = b""
         self._owner = os.getpid()
-        self._broken = os.name != "posix" or not hasattr(os, "fork")
+        self._broken = not (hasattr(os, "fork") and hasattr(select, "poll"))
         self._to = self._from = -1
         self._lock = threading.Lock()
 
@@ -98,8 +98,7 @@ class BuildProcess:
         """Wait for its answer. Whether the program of that key is in the cache now."""
         while key not in self._answers and not self._broken:
             checkpoint()
-            ready, _, _ = select.select([self._from], [], [], POLL)
-            if ready:
+            if _is_ready(self._from, select.POLLIN):
                 self._read()
         return self._answers.get(key, False)
 
@@ -115,12 +114,13 @@ class BuildProcess:
         view = memoryview(len(data).to_bytes(LENGTH, "little") + data)
         while view:
             checkpoint()
-            _, ready, _ = select.select([], [self._to], [], POLL)
-            if ready:
+            if _is_ready(self._to, select.POLLOUT):
                 view = view[os.write(self._to, view[: 1 << 15]) :]
 
     def _read(self) -> None:
-        found = os.read(self._from, 1 << 12)
+        found = b""
+        with contextlib.suppress(OSError):
+            found = os.read(self._from, 1 << 12)
         if not found:
             self._fail(EOFError("it has ended"))
         self._unread += found
@@ -132,9 +132,17 @@ class BuildProcess:
         """It is of no use any more."""
         log.debug("nothing is compiled in another process: %r", error)
         self._broken = True
-        for handle in (self._to, self._from):
+        handles, self._to, self._from = (self._to, self._from), -1, -1
+        for handle in handles:
             with contextlib.suppress(OSError):
                 os.close(handle)
+
+
+def _is_ready(handle: int, event: int) -> bool:
+    """Wait a little. Whether something can be read or written then, or the other side is gone."""
+    poll = select.poll()  # select() takes no large handles
+    poll.register(handle, event)
+    return bool(poll.poll(1000 * POLL))
 
 
 def _import_path() -> Sequence[str]:

@@ -1,6 +1,7 @@
 """Graphs that another process compiles: the same programs, or none; and its end."""
 
 import os
+import resource
 import threading
 
 import dynfix
@@ -175,11 +176,28 @@ def test_nobody_waits_for_one_that_has_ended():
     os.close(process.answers)
     assert not process.has_stored(KEYS[0]) and not process.ask(KEYS[1], lambda: b"job")
     os.close(process.given)
+    handle = os.open(os.devnull, os.O_RDONLY)  # which has the number of one that was closed
+    process.end()
+    os.close(handle)
     other = Pipes()
     assert not other.ask(KEYS[0], lambda: 1 / 0)  # cannot travel: others still may
     assert other.ask(KEYS[1], lambda: b"job")
     os.close(other.given)
     assert not other.ask(KEYS[0], lambda: b"job")
+
+
+def test_handles_may_be_large(monkeypatch):
+    """Of a process with many open files."""
+    process = Pipes()
+    process.start()
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 1200:
+        pytest.skip("this process may not open so many")
+    large = [os.dup2(handle, 1100 + n) for n, handle in enumerate((process._to, process._from))]
+    process._to, process._from = large
+    assert process.ask(KEYS[0], lambda: b"job") and process.asked() == (KEYS[0], b"job")
+    process.answer(STORED, KEYS[0])
+    assert process.has_stored(KEYS[0])
 
 
 def test_a_worker_that_stops_does_not_wait():

@@ -390,7 +390,7 @@ def facts(state, seconds):
         ({"a.py:1-2": facts(MET, 20.0)}, 0.0, 0.4, "which cost 0.4 s: the run was too short for"),
         ({"a.py:1-2": facts(MET, 20.0)}, 0.0, 0.0, "run of this command begins at once with a.py:1-2"),
         ({"m.Net": facts(MET, 0.2)}, 0.0, 0.0, "the run was too short, or too light"),
-        ({"m.Net": facts(RECORDED, 9.0)}, 0.0, 1.0, "the run ended while Net was built"),
+        ({"m.Net": facts(RECORDED, 9.0)}, 0.0, 1.0, "the run ended before the kernels of Net served"),
         ({"m.Net": facts(EAGER, 9.0)}, 0.0, 1.0, "nothing was gained, which cost 1.0 s: eager is as"),
         ({"m.Net": facts(COMPILED, 9.0)}, 5.0, 1.5, "about 3.5 s faster than python: 5.0 s gained"),
         ({"m.Net": facts(COMPILED, 9.0)}, 1.0, 1.5, "about 0.5 s slower than python: 1.0 s gained"),
@@ -399,7 +399,7 @@ def facts(state, seconds):
 def test_the_summary_says_what_was_gained_or_why_nothing_was(learnt, gained, lost, said):
     background = Background(lambda stored: None)
     background.account.gained, background.account.lost = gained, lost
-    background.learnt = lambda: learnt
+    background.met = lambda: learnt
     first, verdict = summary.summary([], background).splitlines()
     assert "0 functions" in first and said in verdict
 

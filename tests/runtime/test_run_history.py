@@ -171,6 +171,11 @@ def tried(state, trials, eager=0.0, compiled=0.0, calls=0):
             SiteFacts(COMPILED, 100, 20.0, 0.2, 0.1),
         ),
         ([tried(ServingState.EAGER, 1, 0.2, 0.3)], True, SiteFacts(EAGER, 10, 2.0, 0.2, 0.3)),
+        (
+            [tried(ServingState.EAGER, 1, 0.2, 0.21)],  # another time it may be the other way
+            True,
+            SiteFacts(EAGER, 10, 2.0, 0.2, 0.21, FORGOTTEN_AFTER - 1),
+        ),
     ],
 )
 def test_what_a_run_learns(switchovers, given_up, facts):
@@ -183,6 +188,30 @@ def test_what_a_run_learns(switchovers, given_up, facts):
     known = RunHistory(["script.py"]).known()
     assert known.stored and len(known.sites) == MOST and set(known.sites.values()) == {facts}
     assert facts.gain(GAIN) >= 0.0
+
+
+TIMED = SiteFacts(COMPILED, 100, 20.0, 0.2, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("before", "use", "after"),
+    [
+        (TIMED, None, TIMED),  # it was not met: the run ended before
+        (TIMED, SiteUse("net", 3, 0.6, None, False), TIMED),
+        (SiteFacts(MET, 90, 9.0), SiteUse("net", 3, 0.6, None, False), SiteFacts(MET, 90, 9.0)),
+        (SiteFacts(MET, 3, 0.6), SiteUse("net", 90, 9.0, None, False), SiteFacts(MET, 90, 9.0)),
+        (
+            TIMED,
+            SiteUse("net", 9, 2.0, types.SimpleNamespace(switchovers=[]), True),
+            SiteFacts(EAGER, 9, 2.0),
+        ),
+    ],
+)
+def test_a_run_that_ended_early_forgets_nothing(before, use, after):
+    background, load = second_run({"net": before})
+    background.uses.append(lambda: [] if use is None else [use])
+    assert background.learnt() == {"net": after}
+    ended(background, load)
 
 
 def test_what_a_process_finds_or_writes_is_noted(monkeypatch):
