@@ -36,10 +36,9 @@ def _forwards(nest: Nest) -> Nest:
     back = {axis for axis, step in steps.items() if is_known(step) and step < 0}
 
     def rewrite(atom: Atom) -> Index:
-        if atom not in back:
+        if not isinstance(atom, Axis) or atom not in back:
             return sizes.atom_index(atom)
-        last = sizes.const(atom.size - 1)  # type: ignore[attr-defined]
-        return sizes.add(last, sizes.atom_index(atom, -1))
+        return sizes.add(sizes.const(atom.size - 1), sizes.atom_index(atom, -1))
 
     return rebuild(nest, nest.space, nest.inner, rewrite) if back else nest
 

@@ -92,7 +92,7 @@ def _has_planes(node: Node) -> bool:
     taps = prod(weight.shape[2:])
     own = groups == x.shape[1] > 1 and weight.shape[1] == 1 and x.dim() == weight.dim() > 2
     planes = x.is_contiguous() and prod(x.shape[2:]) > 1 and taps <= _MAX_TAPS
-    return own and planes and x.dtype.is_floating_point and x.dtype == weight.dtype
+    return bool(own and planes and x.dtype.is_floating_point and x.dtype == weight.dtype)
 
 
 def _pays(node: Node) -> bool:

@@ -152,11 +152,16 @@ def _largest(
         within = (tuple(map(sizes.const, inner)) for inner in product(*map(range, at.kernel)))
         return reduce(partial(op, "maximum"), (element(outer, inner) for inner in within))
 
+    def position(outer: Coordinates) -> Value:
+        offset = found(outer)[1]
+        along_window = node.target is pool_offsets.OFFSETS
+        return offset if along_window else _place(at, offset, outer[lead:])
+
     if not _needs_places(node):
         return ctx.fill(values, lambda outer: cast(best(outer), x.dtype)), places
     return (
         ctx.fill(values, lambda outer: cast(found(outer)[0], x.dtype)),
-        ctx.fill(places, lambda outer: cast(found(outer)[1], places.dtype)),
+        ctx.fill(places, lambda outer: cast(position(outer), places.dtype)),
     )
 
 

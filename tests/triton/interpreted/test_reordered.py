@@ -121,6 +121,16 @@ def test_windows_are_folded_in_turn(name, dtype, monkeypatch):
     check(function, x, rtol=rough, atol=rough)
 
 
+@pytest.mark.parametrize("shape", [(1, 20, 4, 8), (2, 3, 9, 6)])
+def test_places_of_maxima_count_along_the_plane(shape):
+    x = torch.randn(shape).relu().contiguous(memory_format=NHWC)
+    x[0, 1, 2, 3], x[0, 2] = math.nan, -math.inf
+    check(lambda x: F.max_pool2d_with_indices(x, 3, 1, 1)[1] + 1, x)
+    check(lambda x: F.max_pool2d_with_indices(x, (3, 2), (2, 1), (1, 0), (1, 2))[1] + 1, x)
+    y = torch.randn(shape).to(memory_format=NHWC)
+    check_gradients(lambda x: F.max_pool2d(x.relu(), 3, 1, 1), y)
+
+
 @pytest.mark.parametrize("name", test_sink.SCANS)
 def test_scans_store_in_another_order(name):
     test_sink.test_scans_store_in_another_order(name)
