@@ -303,7 +303,7 @@ class Recorder(ReadRecorder):
             substituted_nodes.count_reshaped_view(self, name, args[0] if args else None)
             if any(not torch.equal(*pair) for pair in statistics):
                 for tensor, _ in statistics:
-                    self._written(tensor)
+                    self._written_by(node, tensor)
             if self.open_shapes or opened:
                 open_shapes.spread(self, node, (args, kwargs), result, opened)
             if shaped:
@@ -411,7 +411,7 @@ class Recorder(ReadRecorder):
                     self.segment.note_strides(tracked.value)
         uncounted = opsets.written_unversioned(name, target, *given)
         for tensor in (*written, *(t for t in uncounted if all(t is not w for w in written))):
-            self._written(tensor)
+            self._written_by(node, tensor)
             substituted_nodes.start_from_whole(self, tensor)
         return node
 
@@ -428,6 +428,13 @@ class Recorder(ReadRecorder):
         values = (each.value for each in known if each is not None)
         given = (self.reshaped.get(value, value).home == CALL_INPUT for value in values)
         return None in known or any(given)
+
+    def _written_by(self, node: torch.fx.Node, tensor: torch.Tensor) -> None:
+        """In a graph with calls of the library, a write is one of these."""
+        node.meta[LIBRARY] = True
+        self._written(tensor, by_library=True)
+        if self.active:
+            self.segment.library_writes(self.value(tensor))
 
     def _written(self, tensor: torch.Tensor, by_library: bool = False) -> None:
         self.segment.writes_inside |= not by_library

@@ -99,7 +99,7 @@ def _with_library_calls(segment: Segment, options: Options) -> Callable[..., Any
     program = library_calls.by_parts(segment, options, compile_segment)
     for observe in observers:
         program = observe(segment, program, options)
-    return program
+    return ForeignProgram(program) if segment.writes else program
 
 
 def _place(

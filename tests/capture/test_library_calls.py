@@ -43,6 +43,16 @@ def routed(x):
     return out
 
 
+def writes(x):
+    y, other = x * 2 + 1, torch.zeros_like(x)
+    top, flat, same = y[0], y.view(-1), torch.zeros_like(x)
+    top.add_(5)
+    flat[-1] = 7
+    same[x > 0] = 3
+    kept = flat[flat > 1]
+    return y.sin() + 1, kept * 2, top * 1, other - 1, same.exp()
+
+
 def sparse(x):
     places = torch.stack([torch.arange(4), (x[0] > 0).long().cumsum(0) % 3])
     matrix = torch.sparse_coo_tensor(places, x.sum(0), (4, 4))
@@ -89,7 +99,7 @@ def plain(result):
     ]
 
 
-PROGRAMS = [rows, counted, asks_sizes, several, routed, sparse, jagged, wrapped]
+PROGRAMS = [rows, counted, asks_sizes, several, routed, writes, sparse, jagged, wrapped]
 
 
 @pytest.mark.parametrize("learns", [False, True])

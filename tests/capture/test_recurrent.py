@@ -238,7 +238,7 @@ def test_packed_sequences():
             found.append((out, hidden, [p.grad for p in module.parameters()]))
         torch.testing.assert_close(found[1], found[0])
     kept = [bool(recording.segments) for recording in recordings(compiled)]
-    assert kept == [True, True, False]  # at the third shape it is cut
+    assert kept == [True, True]  # the second one stands for all lengths
 
 
 def test_packed_sequences_of_changing_lengths_are_recorded_twice():

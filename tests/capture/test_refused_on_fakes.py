@@ -48,9 +48,10 @@ def test_a_decomposition_that_refuses_is_left_out(name):
     assert len(recording.segments) == 1
 
 
-def test_an_operator_that_fake_tensors_refuse_runs_between_graphs():
+def test_an_operator_that_fake_tensors_refuse_is_called_as_it_is():
     compiled = _same(lambda x: torch.cos(refused(torch.sin(x) * 2)) + 1, X)
-    assert len(recordings(compiled)[-1].segments) == 3
+    (segment,) = recordings(compiled)[-1].segments
+    assert segment.open
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,11 @@ _WHOLE = having("data_shape_of_all")
 def settled(rec: Any, name: str, args: Any) -> bool:
     """Whether the operator may stay as it is: what has one shape for all data, as packed sequences
     of constant lengths. AOTAutograd does not take them."""
+    if not open_shapes.may_stay(rec) or rec.options.backend == "native":
+        return False  # our own compiler takes none
     if name in opsets.READING:
-        return open_shapes.may_stay(rec) and rec.options.backend != "native"
-    stays = name in _PACKED and open_shapes.may_stay(rec)
-    return stays and constant_values.are(rec, args[1], given=True)
+        return True
+    return name in _PACKED and constant_values.are(rec, args[1], given=True)
 
 
 def call(rec: Any, func: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:

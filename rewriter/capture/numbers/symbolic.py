@@ -22,11 +22,12 @@ from ....runtime.guards.guard import TensorMeta
 from ....runtime.programs.recipes import Recipe
 from ....runtime.programs.steps import CALL_INPUT, HOST
 from ....runtime.warning_filters import suppress_warnings
-from ..segments import READ, Segment
+from ..segments import LIBRARY, READ, Segment
 from ..values import Meta, Number
 from .constant_shapes import masked_sizes
 from .traced_sizes import LARGEST, SizeForm, SymbolicEnv
 
+UNKNOWN = object()  # in the place of a fake tensor
 ITSELF = -1  # in the place of a dim: the input is a number
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -92,7 +93,8 @@ class RecordedSymbols:
         if feed.segment == HOST:
             return meta.fake()
         made = results[feed.segment]
-        fake = meta.fake().detach() if made is None else made[feed.index]
+        unknown = made is None or made[feed.index] is UNKNOWN
+        fake = meta.fake().detach() if unknown else made[feed.index]
         _agree((tuple(fake.shape), fake.stride(), fake.dtype), (meta.size, meta.stride, meta.dtype))
         return fake
 
@@ -144,8 +146,9 @@ class RecordedSymbols:
         if inside:
             pairs = zip(fakes, segment.metas, strict=True)
             fakes = [_same_layout(fake, meta.requires_grad) for fake, meta in pairs]
+        run = _RunOfKnown if segment.open else _Run
         with torch.set_grad_enabled(inside):
-            return _Run(write_out_numbers(segment.module)).run(*fakes)
+            return run(write_out_numbers(segment.module)).run(*fakes)
 
     def _covered(self, recipe: Recipe, expected: Any) -> bool:
         """Whether the outcome is one that relations between sizes decide: they are recorded as
@@ -258,6 +261,21 @@ class _Run(torch.fx.Interpreter):  # type: ignore[misc]
         if target in _INDEXING_METHODS:
             _fit(*args[:2])
         return super().call_method(target, args, kwargs)
+
+
+class _RunOfKnown(_Run):
+    """Leaves out what the library is called for, and all that is made of that: nothing is relied
+    upon there."""
+
+    def run_node(self, node: torch.fx.Node) -> Any:
+        if node.op == "output":
+            return super().run_node(node)
+        known = not any(self.env[each] is UNKNOWN for each in node.all_input_nodes)
+        if known and not node.meta.get(LIBRARY):
+            return super().run_node(node)
+        if "size" in node.meta:
+            raise Inconsistent("a size that only the data decides")
+        return UNKNOWN
 
 
 _INDEXING = (operator.getitem, operator.setitem, torch.index_put, torch.index_put_)

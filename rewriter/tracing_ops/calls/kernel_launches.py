@@ -99,12 +99,11 @@ def _record(
         nodes = {name: _node(rec, value) for name, value in named.items() if name not in fixed}
         target = Launched(kernel, config, fixed)
         sizes = tuple(_node(rec, each) for each in grid)
-        rec.segment.call("call_function", target, (sizes, nodes), {}, rec.origin_text())
+        launched = rec.segment.call("call_function", target, (sizes, nodes), {}, rec.origin_text())
         rec.segment.call_library(target)
         for name in written & nodes.keys():
             if isinstance(named[name], torch.Tensor):
-                rec._written(named[name], by_library=True)
-                rec.segment.library_writes(rec.value(named[name]))
+                rec._written_by(launched, named[name])
 
 
 def _has_form(value: Any) -> bool:
