@@ -72,6 +72,11 @@ def _is_likely_read(node: ast.AST, context: FileContext) -> bool:
     return named and known in (TENSOR, UNKNOWN)
 
 
+def _asks_none(test: ast.expr) -> bool:
+    identity = isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Is, ast.IsNot))
+    return identity and ast.unparse(test.comparators[0]) == "None"
+
+
 def _within(finding: Finding, node: ast.AST) -> bool:
     return node.lineno <= finding.line <= node.end_lineno
 
@@ -142,7 +147,7 @@ class _Flow:
     def _decides(self, node: ast.AST) -> bool:
         """Whether a read number must be known at this node while the graph is made."""
         if isinstance(node, _TRUTHS):
-            return self._read(node.test)
+            return self._read(node.test) and not _asks_none(node.test)
         if isinstance(node, ast.comprehension):
             return any(map(self._read, node.ifs)) or self._turns(node.iter)
         if isinstance(node, ast.For):
