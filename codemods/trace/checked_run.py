@@ -134,12 +134,26 @@ class CheckedRun:
             self.whole[name] = True
             return [result]
         except Exception:  # of any sort: it is not one graph, or cannot be copied
+            if self.texts and self._raises(made, args, kwargs):
+                self.wrong.append(name)
             return None
         finally:
             torch._dynamo.reset()
             torch.nn.Module.__call__ = watching
             random.setstate(state)
             logging.disable(quiet)
+
+    def _raises(self, made: Any, args: Any, kwargs: Any) -> bool:
+        """Whether compiled code, which may break its graph, raises where eager does not."""
+        for compiled in (False, True):
+            try:
+                twin = made if isinstance(made, types.FunctionType) else copy.deepcopy(made)
+                run = self.compile_graph(twin, backend="eager") if compiled else twin
+                with self.torch.random.fork_rng(), _silence():
+                    run(*self.copied(args), **self.copied(kwargs))
+            except Exception:
+                return compiled
+        return False
 
     def _close(self, compiled: Any, result: Any) -> bool:
         """Whether the tensors of two results agree, but for rounding."""

@@ -11,7 +11,7 @@ from ....rewriter.source.spans import Fix, Refusal, Safety
 from ....rewriter.transforms.compiled import when_compiled
 from ....rewriter.transforms.condition import condition
 from ....rewriter.transforms.if_conversion import Predicated
-from ....rewriter.transforms.predication.form import predicated
+from ....rewriter.transforms.predication.predicated_function import is_path, predicated
 from ....rewriter.transforms.tensor_if import chosen, is_elif
 from ..base import Rule
 from ..effects.compile_guards import only_logging, raised
@@ -94,6 +94,10 @@ class Model(nn.Module):
         the statement, all of them get one path for compiled code."""
         for function in context.program.functions:
             inside = [f for f in found if _decides_in(f, function, context)]
+            if any(is_path(s) for s in function.node.body):  # its numbers are what eager returns
+                kept = {id(f) for f in inside if f.fix and f.fix.title == _LAST[-1]}
+                found = [f.without_fix(_NUMBER) if id(f) in kept else f for f in found]
+                continue
             if not any(_open(f) for f in inside) or any(_is_safe(f) for f in inside):
                 continue
             fix = predicated(function.node, context)
@@ -104,6 +108,13 @@ class Model(nn.Module):
 
 
 _CHOICES = frozenset("DYN201 DYN202 DYN203 DYN204 DYN206 DYN208 DYN209 DYN211".split())
+_LAST = (  # fixes that write in eager, change a type there, or let a loop go on
+    "write under the condition",
+    "return behind the loop",
+    "leave the loop in eager only",
+    "keep the tensor",
+)
+_NUMBER = "eager has a number there"
 _READS = frozenset("DYN101 DYN102 DYN103 DYN105 DYN501 DYN504".split())
 
 
@@ -117,8 +128,8 @@ def _decides_in(finding: Finding, function: Function, context: FileContext) -> b
 
 
 def _open(finding: Finding) -> bool:
-    """Whether there is no fix, or one that changes eager."""
-    return finding.fix is None or (finding.fix.safety is Safety.UNSAFE and not finding.fix.asked)
+    """Whether there is no fix, or one that changes more than a path for compiled code does."""
+    return finding.fix is None or finding.fix.title in _LAST
 
 
 def _is_safe(finding: Finding) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 _CAPTURED = frozenset("DYN101 DYN102 DYN103 DYN105 DYN501 DYN503 DYN504 DYN506".split())
-_RECOMPILES = frozenset(["DYN307"])  # no break
+_RECOMPILES = frozenset(["DYN307", "DYN308"])  # no break
 _PASSES = frozenset("zip enumerate reversed list tuple float int bool min max sum abs".split())
 _LISTS = frozenset("zip enumerate reversed list tuple".split())
 _METHODS = frozenset("append extend add items values keys get update copy tolist".split())

@@ -7,8 +7,8 @@ import copy
 
 from ...analysis.kinds import ANY
 from ...analysis.output_calls import is_log, is_print
+from .predicated_values import NotPredicated, Values, method
 from .returns import Returns
-from .values import NotPredicated, Values, method
 
 _STOPS = (ast.Break, ast.Continue, ast.Return, ast.Raise)
 
@@ -32,7 +32,7 @@ class Path:
         self.returns = Returns(self)
         self.bound, self.late, self.taken = set(), set(), set()
         self.kinds, self.guards = {}, {}
-        self.active, self.turn = None, None
+        self.active, self.turn, self.base, self.exits = None, None, None, 0
         self.asserts, self.doubts = [], {}
         self.size = 0
 
@@ -79,17 +79,27 @@ class Path:
                 raise NotPredicated("it would be too long")
             convert = getattr(self, f"_{type(statement).__name__.lower()}", None)
             if convert is None:
-                raise NotPredicated(f"`{self._first_line(statement)}` has no form under a predicate")
+                raise NotPredicated(
+                    f"`{self._first_line(statement)}` has no form under a predicate"
+                )
+            exits = self.exits
             made += convert(statement, predicate)
-            if self._leaves(statement, predicate, rest):
+            if isinstance(statement, _STOPS):
                 break
-            predicate = self.turn if self.turn and predicate in (self.active, self.turn) else predicate
+            if self.exits != exits and rest:
+                predicate, lines = self._still(predicate)
+                made += lines
         return made
 
-    def _leaves(self, statement, predicate, rest):
-        if isinstance(statement, (ast.Break, ast.Continue, ast.Raise)):
-            return True
-        return isinstance(statement, ast.Return)
+    def _still(self, predicate):
+        """(the predicate of what follows a statement that may have left the loop or its turn, the
+        statements that make it)."""
+        left = self.turn or self.active
+        if predicate in (self.base, self.active, self.turn):
+            return left, []
+        held = self.name("still", "goes_on")
+        self.guards[held] = None
+        return held, [self.assign(held, self.both(predicate, self.load(left)))]
 
     def _first_line(self, statement):
         return ast.unparse(statement).splitlines()[0]
@@ -125,8 +135,10 @@ class Path:
     def _if(self, node, predicate):
         first, rest = self._led(node)
         if first is not None:
-            return self._if(rest, predicate) if first is True else self._python_if(
-                first, rest, node, predicate
+            return (
+                self._if(rest, predicate)
+                if first is True
+                else self._python_if(first, rest, node, predicate)
             )
         truth = self.values.truth(node.test)
         if truth is None:
@@ -224,8 +236,8 @@ class Path:
         counted = isinstance(test, ast.Compare) and ast.unparse(test.comparators[0]) in ("0", "1")
         if not counted and not text.endswith(".any()"):
             return None
-        names = names_in(test)
-        return names | {n for k in names for n in self.returns.made_of.get(k, ())}
+        counted = {n for k in names_in(test) for n in self.returns.made_of.get(k, ())}
+        return self.values.masks(test) | counted or None
 
     def _checked(self, node, truth, predicate):
         """An `if` that raises: an assertion on the device."""
@@ -271,9 +283,11 @@ class Path:
             return []  # silent in compiled code
         call = node.value
         named = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
-        if predicate is None or self._writes_its_rows(node, predicate):
+        inplace = named and call.func.attr.endswith("_")
+        inplace = inplace and self.values.is_tensor(call.func.value)
+        if predicate is None or (inplace and self._writes_its_rows(node, predicate)):
             return [ast.Expr(self.values.shown(call))]
-        if named and call.func.attr.endswith("_") and self.values.is_tensor(call.func.value):
+        if inplace:
             owner = self.values.shown(call.func.value)
             again = copy.deepcopy(self.values.shown(call))
             again.func.value = method(owner, "clone")
@@ -308,10 +322,12 @@ class Path:
         ragged = self.values.is_ragged(value)
         fresh = predicate is None or not (set(names) & (self.bound | self.late))
         temps = names if fresh else [self.name(f"new_{n}") for n in names]
-        made = [ast.Assign([ast.Tuple([ast.Name(t, ast.Store()) for t in temps], ast.Store())], shown)]
+        made = [
+            ast.Assign([ast.Tuple([ast.Name(t, ast.Store()) for t in temps], ast.Store())], shown)
+        ]
         for name, temp in zip(names, temps, strict=True):
             if not fresh:
-                made += self._selected(name, self.load(temp), predicate)
+                made += self._selected(name, self.load(temp), predicate, ragged)
             self._bind(name, ANY, False, ragged)
         return made
 
@@ -321,9 +337,10 @@ class Path:
         temps = [self.name(f"new_{n}") for n in names] if len(names) > 1 else names
         for temp, value in zip(temps, found, strict=True):
             made.append(self.assign(temp, value.node))
-        for name, temp, value, kind in zip(names, temps, found, kinds, strict=True):
-            made += self._selected(name, self.load(temp), predicate)
-            self._bind(name, kind, value.number, False)
+        ragged = [self.values.is_ragged(v) for v in values]
+        for name, temp, value, kind, rows in zip(names, temps, found, kinds, ragged, strict=True):
+            made += self._selected(name, self.load(temp), predicate, rows)
+            self._bind(name, kind, value.number, rows)
         return made
 
     def _bind(self, name, kind, number, ragged):
@@ -336,8 +353,11 @@ class Path:
         if ragged:
             self.values.ragged.add(name)
 
-    def _selected(self, name, value, predicate):
+    def _selected(self, name, value, predicate, ragged=False):
         """`name = value` where a predicate holds."""
+        known = name in self.bound or name in self.late
+        if predicate is not None and known and ragged != (name in self.values.ragged):
+            raise NotPredicated(f"data says how many rows `{name}` has")
         if predicate is None:
             return [self.assign(name, value)]
         if name in self.late:
@@ -351,15 +371,17 @@ class Path:
     def _store(self, target, value, predicate):
         converted, kind = self.values.convert(value), self.context.kind(value)
         if isinstance(target, ast.Name):
-            self.returns.made_of[target.id] = names_in(value)
+            self.returns.made_of[target.id] = self.values.masks(value)
             known = predicate and (target.id in self.bound or target.id in self.late)
             if known:
                 self.values.selectable(value)
-                if self.values.is_ragged(value) != (target.id in self.values.ragged):
-                    raise NotPredicated(f"data says how many rows `{target.id}` has")
-            made = self._selected(target.id, converted.node, predicate)
+                ranks = {kind.rank, self.kinds.get(target.id, ANY).rank} - {None}
+                if kind.is_tensor and len(ranks) > 1:
+                    raise NotPredicated("the sides differ in their number of axes")
+            ragged = self.values.is_ragged(value)
+            made = self._selected(target.id, converted.node, predicate, ragged)
             number = converted.number or bool(known and not kind.is_tensor)
-            self._bind(target.id, kind, number, self.values.is_ragged(value))
+            self._bind(target.id, kind, number, ragged)
             return made
         if isinstance(target, ast.Attribute):
             return self._attribute(target, converted, value, predicate)
@@ -423,8 +445,9 @@ class Path:
         if tensor and predicate and not kind.fresh:
             chosen = self.where(predicate, whole, self.load(name))
             return [ast.Expr(method(self.load(name), "copy_", chosen))]
-        made = self._selected(name, whole, predicate)
-        self._bind(name, kind, not tensor, name in self.values.ragged)
+        ragged = name in self.values.ragged
+        made = self._selected(name, whole, predicate, ragged)
+        self._bind(name, kind, not tensor, ragged)
         return made
 
     def _added_attribute(self, node, whole, tensor, predicate):
@@ -473,6 +496,7 @@ class Path:
     def _break(self, node, predicate):
         if predicate in (None, self.active) and not self.active:
             return [ast.Break()]
+        self.exits += 1
         left = self.otherwise(self.load(predicate))
         made = [self.assign(self.active, self.both(self.active, left))]
         return made + ([self.assign(self.turn, self.both(self.turn, left))] if self.turn else [])
@@ -480,6 +504,7 @@ class Path:
     def _continue(self, node, predicate):
         if predicate is None or self.turn is None:
             return [ast.Continue()]
+        self.exits += 1
         left = self.otherwise(self.load(predicate))
         asked = self.guards.get(predicate)
         known = self.guards.get(self.turn, set())
@@ -487,6 +512,8 @@ class Path:
         return [self.assign(self.turn, self.both(self.turn, left))]
 
     def _for(self, node, predicate):
+        if predicate and stored([node.target]) & self.bound & self._read_outside(node):
+            raise NotPredicated("a loop under a condition binds a name again")
         if any(self.values.decides(n) for n in self._turn_counts(node.iter)):
             raise NotPredicated("a tensor's value says how many turns there are")
         if self.values.is_ragged(node.iter):
@@ -545,7 +572,7 @@ class Path:
         """All turns of a loop; `tests`: what a `while` asks before each."""
         own = self._own_exits(node.body)
         leaves = tests is not None or any(isinstance(n, (ast.Break, ast.Return)) for n in own)
-        outer = self.active, self.turn, set(self.late)
+        outer = self.active, self.turn, self.base, set(self.late)
         opened = self.returns.open(any(isinstance(n, ast.Return) for n in own))
         before = self._state()
         made = self._carried(node, leaves)
@@ -564,7 +591,7 @@ class Path:
             self.values.ragged = ragged & before[2] | before[1]
             body = self._body(node, predicate, tests)
         head.body = body or [ast.Pass()]
-        active, (self.active, self.turn, self.late) = self.active, outer
+        active, (self.active, self.turn, self.base, self.late) = self.active, outer
         self.late |= stored(node.body) - self.bound
         last = self.block(node.orelse, active or predicate) if node.orelse else []
         return [*opened, head, *last]
@@ -593,20 +620,21 @@ class Path:
             start = self.load(inner) if inner else self.true()
             made.append(self.assign(self.turn, start))
             self.guards[self.turn] = set() if inner is None else self.guards.get(inner)
-            inner = self.turn
+        self.base = inner
         return made + self.block(node.body, inner)
 
     def _carried(self, node, leaves):
         """Names that the loop binds first, and that are read behind it: None before."""
-        inside = set(ast.walk(node))
-        loads = {
-            n.id
-            for n in ast.walk(self.function)
-            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n not in inside
-        }
-        first = sorted((stored(node.body) - self.bound) & loads) if leaves else []
+        outside = self._read_outside(node)
+        first = sorted((stored(node.body) - self.bound) & outside) if leaves else []
         self.late |= set(first)
         return [self.assign(n, ast.Constant(None)) for n in first]
+
+    def _read_outside(self, node):
+        """The names that the function reads outside of a statement."""
+        inside = set(ast.walk(node))
+        every = (n for n in ast.walk(self.function) if isinstance(n, ast.Name))
+        return {n.id for n in every if isinstance(n.ctx, ast.Load) and n not in inside}
 
     def _own_exits(self, body):
         """What leaves a loop or its turn, not those in loops within."""

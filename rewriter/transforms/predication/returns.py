@@ -3,7 +3,7 @@ part."""
 
 import ast
 
-from .values import NotPredicated, method
+from .predicated_values import NotPredicated, method
 
 _EMPTY = ("[:0]", "(0,", "(0)")
 
@@ -45,7 +45,9 @@ class Returns:
             return held
         still = path.otherwise(path.load(self.left))
         if self.state == "maybe":
-            still = ast.UnaryOp(ast.Invert(), ast.BinOp(path.true(), ast.BitAnd(), path.load(self.left)))
+            still = ast.UnaryOp(
+                ast.Invert(), ast.BinOp(path.true(), ast.BitAnd(), path.load(self.left))
+            )
         return still if held is None else path.values.call("logical_and", held, still)
 
     def made(self, node, predicate):

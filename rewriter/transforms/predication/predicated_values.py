@@ -54,6 +54,9 @@ class Values:
         every = (n for side in (new, old) for n in ast.walk(side))
         if any(isinstance(n, ast.Attribute) and n.attr == "item" for n in every):
             raise NotPredicated("a size, a slice or an index depends on what was read")
+        for one, other in ((new, old), (old, new)):
+            if isinstance(one, ast.Subscript) and ast.dump(one.value) == ast.dump(other):
+                raise NotPredicated("one side is a part of the other: they differ in shape")
         return self.call("where", predicate, new, old)
 
     def shown(self, node):
@@ -85,7 +88,7 @@ class Values:
 
     def _parts(self, node):
         """What has parts, of which those that are numbers are read."""
-        if isinstance(node, ast.JoinedStr) and any(self.decides(n) for n in ast.walk(node)):
+        if isinstance(node, ast.FormattedValue) and self.decides(node.value):
             raise NotPredicated("a text is made of a tensor's value")
         fields = {}
         for name, value in ast.iter_fields(node):
@@ -149,9 +152,13 @@ class Values:
             return None
         self.reads = True
         rows = parsed(f"{self.torch}.scalar_tensor(0, dtype={self.torch}.int64)")
-        rows.args = [method(self.convert(owner).node, func.attr, *node.args)] if isinstance(
-            func, ast.Attribute
-        ) else [ast.Subscript(parsed(f"({ast.unparse(owner)}).shape"), ast.Constant(0), ast.Load())]
+        rows.args = (
+            [method(self.convert(owner).node, func.attr, *node.args)]
+            if isinstance(func, ast.Attribute)
+            else [
+                ast.Subscript(parsed(f"({ast.unparse(owner)}).shape"), ast.Constant(0), ast.Load())
+            ]
+        )
         return Converted(rows, True)
 
     def _masked(self, node):
@@ -182,6 +189,16 @@ class Values:
             (isinstance(n, ast.Name) and n.id in self.ragged) or self._is_source(n)
             for n in ast.walk(node)
         )
+
+    def masks(self, node):
+        """The names in an expression that choose rows: masks, and what has as many rows."""
+        bools, names = self.context.inference.tokens.bool, set()
+        for part in ast.walk(node):
+            if isinstance(part, ast.Name) and (
+                part.id in self.ragged or self.context.kind(part).dtype == bools
+            ):
+                names.add(part.id)
+        return names
 
     def _reduces(self, node):
         called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
@@ -231,8 +248,10 @@ class Values:
         if name in ("abs", "float", "int", "bool", "round") and len(values) == 1:
             inner = values[0].node
             made = {"abs": "abs", "float": "float", "int": "long", "bool": "bool"}
-            return method(inner, made[name]) if name in made else method(
-                method(inner, "round"), "long"
+            return (
+                method(inner, made[name])
+                if name in made
+                else method(method(inner, "round"), "long")
             )
         return None
 
@@ -272,7 +291,9 @@ class Values:
             for each in made[1:]:
                 whole = self.call("logical_and", whole, each)
             return Converted(whole, True)
-        return Converted(ast.Compare(values[0].node, node.ops, [v.node for v in values[1:]]), number)
+        return Converted(
+            ast.Compare(values[0].node, node.ops, [v.node for v in values[1:]]), number
+        )
 
     def _boolop(self, node):
         truths = [self.truth(v) for v in node.values]

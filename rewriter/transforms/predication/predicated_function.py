@@ -17,12 +17,12 @@ from ...source.intents import insert_before
 from ...source.spans import Refusal, Safety
 from ..condition import host_read
 from .path import Path, stored
-from .values import NotPredicated
+from .predicated_values import NotPredicated
 
 _WHY = (
     "in compiled code every side and every turn is computed: one may raise, draw, turn a gradient"
-    " into NaN, or give zero gradients where there were none; sides must agree in shape; numbers are"
-    " computed in the tensor's precision, logs are silent, and errors are RuntimeErrors"
+    " into NaN, or give zero gradients where there were none; sides must agree in shape; numbers"
+    " are computed in the tensor's precision, logs are silent, and errors are RuntimeErrors"
 )
 _LONGEST = 120
 
@@ -32,6 +32,8 @@ def predicated(function, context):
     found = context.torch(function.body[0])
     if found is None or isinstance(function, ast.AsyncFunctionDef):
         return Refusal("`torch` is hidden by a local name, or not imported at the top of the file")
+    if any(is_path(s) for s in function.body):
+        return Refusal("it has a path for compiled code")
     path = Path(function, context, found[0])
     try:
         first, made = _converted(path, function.body)
@@ -67,12 +69,21 @@ def _converted(path, body):
     raise NotPredicated("nothing in it decides by a tensor")
 
 
+def is_path(statement):
+    """Whether a statement is a path for compiled code, to the end of the function."""
+    tested = isinstance(statement, ast.If) and ast.unparse(statement.test)
+    compiled = bool(tested) and tested.endswith("compiler.is_compiling()")
+    return compiled and isinstance(statement.body[-1], ast.Return)
+
+
 def _needs(statement, path):
     values, context = path.values, path.context
     for node in ast.walk(statement):
         if isinstance(node, ast.Call) and host_read(node, context) is not None:
             return True
-        if isinstance(node, (ast.If, ast.IfExp, ast.While, ast.Assert)) and values.decides(node.test):
+        if isinstance(node, (ast.If, ast.IfExp, ast.While, ast.Assert)) and values.decides(
+            node.test
+        ):
             return True
         if isinstance(node, (ast.Call, ast.Subscript)) and values._is_source(node):
             return True
