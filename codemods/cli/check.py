@@ -95,10 +95,11 @@ def _findings(source: SourceFile, settings: Settings) -> list[Finding]:
     found = _captured(context, rules, functions) + _whole_file(context, rules)
     changed = context.inference.affected()
     if changed:
-        supposed = _captured(context.supposing(changed), rules, functions & changed)
-        found = _with_assumed(supposed, found)
-    if not any(f.fix is not None and settings.fixes(f.code) for f in found):
-        found += [f for rule in rules for f in rule.conclude(context)]
+        alive, context = context.alive, context.supposing(changed)
+        found = _with_assumed(_captured(context, rules, functions & changed), found)
+        context.alive = alive
+    for rule in rules:
+        found = rule.conclude(context, found)
     suppressions = Suppressions(source)
     kept = [f for f in found if not suppressions.covers(f.code, f.line, f.end_line)]
     shown = [_admitted(f, source) for f in _without_suppressed(kept, found)]

@@ -8,9 +8,10 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..trace.traced_program import words_of
 from . import notebook, runner
@@ -23,21 +24,45 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Observed:
-    """One run of the script: `whole` tells of each class of outermost modules whether it is one
-    graph."""
+    """One run of the script, or of several: `values` and `printed` by the file of the outermost
+    call, `text` all that was printed; `whole` tells of each class of outermost modules and each
+    compiled function whether it is one graph, `wrong` names those that give other values then."""
 
-    values: str
+    values: dict[str, str]
+    printed: dict[str, str]
     text: str
     code: tuple[int, ...]
-    whole: tuple[tuple[str, bool], ...]
+    whole: dict[str, bool]
+    wrong: frozenset[str]
 
     def differs(self, other: Observed, parts: tuple[str, ...]) -> str:
         """The first part in which another run is not the same; "" where all are."""
-        found = [p for p in parts if getattr(self, p) != getattr(other, p)]
-        lost = [n for n, whole in self.whole if whole and (n, False) in other.whole]
-        return (_PARTS[found[0]] if found else "") or (
-            f"{lost[0]} is not one graph any more" if lost else ""
-        )
+        found = next((p for p in parts if getattr(self, p) != getattr(other, p)), "")
+        worse = next(iter(self._worse(other)), ("", ""))
+        return _PARTS.get(found, "") or " ".join(filter(None, worse))
+
+    def _worse(self, other: Observed) -> list[tuple[str, str]]:
+        """(name, what is wrong with it) of what another run makes worse when compiled."""
+        lost = [n for n, whole in self.whole.items() if whole and other.whole.get(n) is False]
+        wrong = sorted(other.wrong - self.wrong)
+        found = [(_shown(n), "is not one graph any more") for n in lost]
+        return found + [(_shown(n), "gives other values when compiled") for n in wrong]
+
+    def blamed(self, other: Observed, parts: tuple[str, ...]) -> set[str]:
+        """The files of the outermost calls that another run makes different, or worse."""
+        pairs = [(self.values, other.values)] if "values" in parts else []
+        pairs += [(self.printed, other.printed)] if "text" in parts else []
+        found = {f for a, b in pairs for f in a.keys() | b.keys() if a.get(f) != b.get(f)}
+        lost = {n for n, whole in self.whole.items() if whole and other.whole.get(n) is False}
+        return found | {_file(n) for n in lost | (other.wrong - self.wrong)}
+
+
+def _file(name: str) -> str:
+    return name.rpartition(":")[0]
+
+
+def _shown(name: str) -> str:
+    return name.rpartition(":")[2]
 
 
 _PARTS = {"values": "other values", "text": "other text is printed", "code": "another exit code"}
@@ -48,22 +73,17 @@ def verified(
 ) -> list[FileResult]:
     """The results, with files taken back after whose fixes the script differs; tells what it
     did."""
-    texts = {
-        os.path.realpath(r.path): r.after
-        for r in results
-        if r.after is not None and not r.path.endswith(notebook.SUFFIX)
-    }
-    if not texts:
+    if not _texts(results):
         return results
-    before, after = observe(commands, {}), observe(commands, texts)
+    before, after = observe(commands, {}), observe(commands, _texts(results))
     parts: tuple[str, ...] = tuple(_PARTS)
     if before.differs(after, parts):  # but what differs anyhow proves nothing
-        again = observe(commands, {})
-        parts = tuple(p for p in parts if not before.differs(again, (p,)))
+        again = observe(commands, {}, counted=[])
+        parts = tuple(p for p in parts if getattr(before, p) == getattr(again, p))
     if before.differs(after, parts):
-        results, after = _one_by_one(commands, results, settings, before, parts)
+        results, after = _Retreat(commands, results, settings, before, parts).made(after)
     shown = ", ".join(words_of(c)[words_of(c)[0] == "-m"] for c in commands)
-    whole, made = (sum(w for _, w in run.whole) for run in (before, after))
+    whole, made = (sum(run.whole.values()) for run in (before, after))
     same = ", ".join(p.removeprefix("other ").removeprefix("another ") for p in parts)
     print(
         f"Verified by running {shown}: the same {same or 'nothing'}; one graph:"
@@ -73,29 +93,70 @@ def verified(
     return results
 
 
-def _one_by_one(
-    commands: list[str],
-    results: list[FileResult],
-    settings: Settings,
-    before: Observed,
-    parts: tuple[str, ...],
-) -> tuple[list[FileResult], Observed]:
-    """File after file: with its fixes, with the safe ones alone, or as it was."""
-    kept: dict[str, str] = {}
-    chosen, last = [], before
-    for result in results:
-        path = os.path.realpath(result.path)
-        for one in _choices(result, settings):
-            if one.after is None or result.path.endswith(notebook.SUFFIX):
+def _texts(results: Iterable[FileResult]) -> dict[str, str]:
+    """The fixed texts, by file."""
+    return {
+        os.path.realpath(r.path): r.after
+        for r in results
+        if r.after is not None and not r.path.endswith(notebook.SUFFIX)
+    }
+
+
+class _Retreat:
+    """Takes files back, several at a time, until the script does what it did: each with the safe
+    fixes alone, with those that need no run, or as it was."""
+
+    def __init__(
+        self,
+        commands: list[str],
+        results: list[FileResult],
+        settings: Settings,
+        before: Observed,
+        parts: tuple[str, ...],
+    ) -> None:
+        self.commands, self.settings, self.before, self.parts = commands, settings, before, parts
+        self.chosen = {os.path.realpath(r.path): r for r in results}
+        self.less: dict[str, list[FileResult]] = {}
+
+    def made(self, after: Observed) -> tuple[list[FileResult], Observed]:
+        while why := self.before.differs(after, self.parts):
+            fixed = set(_texts(self.chosen.values()))
+            blamed = fixed & self.before.blamed(after, self.parts) or self._culprit(sorted(fixed))
+            if not blamed:
                 break
-            run = observe(commands, {**kept, path: one.after})
-            why = before.differs(run, parts)
-            if not why:
-                kept[path], last = one.after, run
-                break
-            say(f"{result.path}: fixes taken back: {why}")
-        chosen.append(one)
-    return chosen, last
+            for path in sorted(blamed):
+                say(f"{self.chosen[path].path}: fixes taken back: {why}")
+                self._step_back(path)
+            after = self._observe(self.chosen, after, blamed)
+        return list(self.chosen.values()), after
+
+    def _step_back(self, path: str) -> None:
+        """The next choice for a file, passing over those that are the same text."""
+        last = self.chosen[path]
+        if path not in self.less:
+            self.less[path] = _choices(last, self.settings)[1:]
+        while self.less[path]:
+            self.chosen[path] = self.less[path].pop(0)
+            if self.chosen[path].after != last.after:
+                return
+        self.chosen[path] = runner.handled(last.path, last.read, self.settings, False)
+
+    def _observe(
+        self, chosen: dict[str, FileResult], last: Observed, changed: Iterable[str]
+    ) -> Observed:
+        """A run in which only what changed since the last is compiled."""
+        run = observe(self.commands, _texts(chosen.values()), counted=list(changed))
+        kept = {n: w for n, w in last.whole.items() if _file(n) not in set(changed)}
+        wrong = frozenset(n for n in last.wrong if _file(n) not in set(changed))
+        return replace(run, whole={**kept, **run.whole}, wrong=run.wrong | wrong)
+
+    def _culprit(self, paths: list[str]) -> set[str]:
+        """By halves, one of several fixed files after whose fixes the script differs."""
+        while len(paths) > 1:
+            half = paths[: len(paths) // 2]
+            run = self._observe({p: self.chosen[p] for p in half}, self.before, half)
+            paths = half if self.before.differs(run, self.parts) else paths[len(half) :]
+        return set(paths)
 
 
 def _choices(result: FileResult, settings: Settings) -> list[FileResult]:
@@ -106,19 +167,26 @@ def _choices(result: FileResult, settings: Settings) -> list[FileResult]:
     return [result, *less, runner.handled(result.path, result.read, settings, False)]
 
 
-def observe(commands: list[str], texts: dict[str, str]) -> Observed:
-    """Run each command with these texts in the place of files."""
-    runs = [_observed(words_of(command), texts) for command in commands]
-    whole = sorted({pair for run in runs for pair in run.whole})
-    values, text = (tuple(getattr(run, n) for run in runs) for n in ("values", "text"))
-    code = tuple(run.code for run in runs)
-    return Observed("\n".join(values), "\n".join(text), code, tuple(whole))
+def observe(
+    commands: list[str], texts: dict[str, str], counted: list[str] | None = None
+) -> Observed:
+    """Run each command with these texts in the place of files. `counted`: the files of which the
+    outermost calls are compiled, to see whether they are one graph (None: all)."""
+    runs = [_observed(words_of(command), texts, counted) for command in commands]
+    values, printed, whole = {}, {}, {}
+    for run in runs:
+        whole.update(run.whole)
+        for known, told in ((values, run.values), (printed, run.printed)):
+            known.update({f: f"{known.get(f, '')}\n{text}" for f, text in told.items()})
+    wrong = frozenset().union(*(run.wrong for run in runs))
+    code = tuple(c for run in runs for c in run.code)
+    return Observed(values, printed, "\n".join(r.text for r in runs), code, whole, wrong)
 
 
-def _observed(words: list[str], texts: dict[str, str]) -> Observed:
+def _observed(words: list[str], texts: dict[str, str], counted: list[str] | None) -> Observed:
     with tempfile.TemporaryDirectory() as folder:
         listed, out = Path(folder, "texts.json"), Path(folder, "seen.json")
-        listed.write_text(json.dumps(texts), encoding="utf-8")
+        listed.write_text(json.dumps({"texts": texts, "counted": counted}), encoding="utf-8")
         module = ["-m", "dynfix.codemods.trace.checked_run", str(listed), str(out)]
         done = subprocess.run(
             [sys.executable, *module, *words],
@@ -128,5 +196,10 @@ def _observed(words: list[str], texts: dict[str, str]) -> Observed:
             env={**os.environ, "PYTHONHASHSEED": "0"},
         )
         seen = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
-    whole = tuple(sorted(seen.get("whole", {}).items()))
-    return Observed(json.dumps(seen.get("values")), done.stdout, (done.returncode,), whole)
+    values: dict[str, list[Any]] = {}
+    for file, *noted in seen.get("values", []):
+        values.setdefault(file, []).append(noted)
+    noted = {file: json.dumps(each) for file, each in values.items()}
+    wrong, code = frozenset(seen.get("wrong", ())), (done.returncode,)
+    printed = seen.get("printed", {})
+    return Observed(noted, printed, done.stdout, code, seen.get("whole", {}), wrong)

@@ -53,9 +53,9 @@ class Rule:
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         raise NotImplementedError(f"{self.code} has no matcher")
 
-    def conclude(self, context: FileContext) -> tuple[Any, ...]:
-        """Findings of a file for which no other rule has a fix left."""
-        return ()
+    def conclude(self, context: FileContext, found: list[Finding]) -> list[Finding]:
+        """The findings of all rules in a file, with what this one makes of them."""
+        return found
 
     def document(self) -> str:
         """The rule's page, in Markdown."""

@@ -8,16 +8,21 @@ from __future__ import annotations
 import ast
 import atexit
 import builtins
+import contextlib
 import copy
 import ctypes
+import functools
 import hashlib
 import importlib
+import inspect
+import io
 import json
 import linecache
 import logging
 import os
 import random
 import sys
+import types
 import warnings
 from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
@@ -31,12 +36,18 @@ _HELD = 100  # outermost modules, of which it is noted what is left in them
 
 
 class CheckedRun:
-    """`values`: digests of the result of each outermost module call and of the tensors that it was
-    given, as they are then, and which of them are one or share memory; `whole`: for each class of
-    such modules, whether fullgraph=True takes its first call."""
+    """What is observed has the file of its outermost call: `values`, digests of the result of each
+    such call and of the tensors that it was given, as they are then, and which of them are one or
+    share memory; `printed`, what each file's calls print. `whole`: for each module class and
+    function, whether fullgraph=True takes its first call, and `wrong`: where that gives other
+    values."""
 
-    def __init__(self, texts: dict[str, str]) -> None:
+    def __init__(self, texts: dict[str, str], counted: list[str] | None = None) -> None:
+        self.counted = counted
         self.texts, self.values, self.whole, self.depth = texts, [], {}, 0
+        self.wrong: list[str] = []
+        self.printed: dict[str, Any] = {}
+        self.current = ""
         self.called: list[Any] = []
         self.torch = importlib.import_module("torch")
         self.compile_graph = self.torch.compile
@@ -45,9 +56,16 @@ class CheckedRun:
         torch = self.torch
         random.seed(0)
         torch.manual_seed(0)
-        torch.compile = _as_it_is
+        torch.compile = self._as_it_is
         self.call = torch.nn.Module.__call__
         torch.nn.Module.__call__ = self.watching()
+        write = sys.stdout.write
+
+        def told(text: str) -> int:
+            self.printed.setdefault(self.current, hashlib.sha256()).update(text.encode())
+            return write(text)
+
+        sys.stdout.write = told
         self._replace_texts()
 
     def watching(self) -> Any:
@@ -56,50 +74,100 @@ class CheckedRun:
         def called(module: Any, *args: Any, **kwargs: Any) -> Any:
             if self.depth:
                 return self.call(module, *args, **kwargs)
-            self.depth += 1
-            try:
-                self._count(module, args, kwargs)
-                result = self.call(module, *args, **kwargs)
-            finally:
-                self.depth -= 1
+            result = self.outermost(module, functools.partial(self.call, module), args, kwargs)
             if len(self.called) < _HELD and all(m is not module for m in self.called):
                 self.called.append(module)
-            if len(self.values) < _MAX_NOTED_CALLS:
-                given = list(_tensors([args, kwargs], self.torch))
-                every = [*_tensors(result, self.torch), *given]
-                self.values.append([self.digest(result), together(every)])
-                self.values.append([_tensor_digest(t, self.torch) for t in given])
             return result
 
         return called
 
-    def _count(self, module: Any, args: Any, kwargs: Any) -> None:
-        """Whether copies of the module and its inputs make one graph; leaves no trace."""
-        torch, name = self.torch, type(module).__qualname__
-        if name in self.whole:
-            return
+    def outermost(self, made: Any, call: Any, args: Any, kwargs: Any) -> Any:
+        """The result of an outermost call of a module or a compiled function; noted."""
+        self.depth, self.current = 1, file_of(made)
+        try:
+            compiled = self._count(made, args, kwargs)
+            result = call(*args, **kwargs)
+            if compiled is not None and not self._close(compiled[0], result):
+                self.wrong.append(_name_of(made))
+        finally:
+            self.depth, file, self.current = 0, self.current, ""
+        if len(self.values) < _MAX_NOTED_CALLS:
+            given = list(_tensors([args, kwargs], self.torch))
+            every = [*_tensors(result, self.torch), *given]
+            noted = [self.digest(result), together(every)]
+            self.values.append([file, noted, [_tensor_digest(t, self.torch) for t in given]])
+        return result
+
+    def _as_it_is(self, model: Any = None, **options: Any) -> Any:
+        """In the place of torch.compile: both runs are eager."""
+        if model is None:
+            return self._as_it_is
+        if not isinstance(model, types.FunctionType):
+            return model
+
+        @functools.wraps(model)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if self.depth:
+                return model(*args, **kwargs)
+            return self.outermost(model, model, args, kwargs)
+
+        return called
+
+    def _count(self, made: Any, args: Any, kwargs: Any) -> Any:
+        """[what copies of the module and its inputs give, compiled]; None where they do not make
+        one graph, or were compiled before. Leaves no trace."""
+        torch, name = self.torch, _name_of(made)
+        uncounted = self.counted is not None and file_of(made) not in self.counted
+        if name in self.whole or uncounted:
+            return None
         torch.nn.Module.__call__, watching = self.call, torch.nn.Module.__call__
         quiet, state = logging.root.manager.disable, random.getstate()
         logging.disable(logging.CRITICAL)
+        self.whole[name] = False
         try:
-            with torch.random.fork_rng(), warnings.catch_warnings():
+            with torch.random.fork_rng(), warnings.catch_warnings(), _silence():
                 warnings.simplefilter("ignore")
-                twin = copy.deepcopy(module)
+                twin = made if isinstance(made, types.FunctionType) else copy.deepcopy(made)
                 inputs, named = self.copied(args), self.copied(kwargs)
-                self.compile_graph(twin, fullgraph=True, backend="eager")(*inputs, **named)
+                compiled = self.compile_graph(twin, fullgraph=True, backend="eager")
+                result = compiled(*inputs, **named)
             self.whole[name] = True
+            return [result]
         except Exception:  # of any sort: it is not one graph, or cannot be copied
-            self.whole[name] = False
+            if self.texts and self._raises(made, args, kwargs):
+                self.wrong.append(name)
+            return None
         finally:
             torch._dynamo.reset()
             torch.nn.Module.__call__ = watching
             random.setstate(state)
             logging.disable(quiet)
 
+    def _raises(self, made: Any, args: Any, kwargs: Any) -> bool:
+        """Whether compiled code, which may break its graph, raises where eager does not."""
+        for compiled in (False, True):
+            try:
+                twin = made if isinstance(made, types.FunctionType) else copy.deepcopy(made)
+                run = self.compile_graph(twin, backend="eager") if compiled else twin
+                with self.torch.random.fork_rng(), _silence():
+                    run(*self.copied(args), **self.copied(kwargs))
+            except Exception:
+                return compiled
+        return False
+
+    def _close(self, compiled: Any, result: Any) -> bool:
+        """Whether the tensors of two results agree, but for rounding."""
+        pairs = list(_tensors(compiled, self.torch)), list(_tensors(result, self.torch))
+        try:
+            self.torch.testing.assert_close(*pairs, equal_nan=True, rtol=1e-3, atol=1e-4)
+        except AssertionError:
+            return False
+        return True
+
     def left(self) -> list[Any]:
         """What is left in the outermost modules: parameters, their gradients, buffers."""
-        held = [t for m in self.called for t in (*m.parameters(), *m.buffers())]
-        return [self.digest([t, t.grad if t.is_leaf else None]) for t in held]
+        held = [(file_of(m), t) for m in self.called for t in (*m.parameters(), *m.buffers())]
+        return [[file, self.digest([t, t.grad if t.is_leaf else None])] for file, t in held]
 
     def copied(self, value: Any) -> Any:
         """The tensors of nested containers copied; `copy.deepcopy` refuses those with a history."""
@@ -165,20 +233,33 @@ def _tensors(value: Any, torch: Any) -> Iterator[Any]:
             yield from _tensors(part, torch)
 
 
-def _as_it_is(model: Any = None, **options: Any) -> Any:
-    """In the place of torch.compile: both runs are eager."""
-    return model if model is not None else lambda function: function
+def file_of(made: Any) -> str:
+    """The file of a module's class, or of a function."""
+    function = made if isinstance(made, types.FunctionType) else type(made).forward
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return os.path.realpath(code.co_filename) if code else ""
+
+
+def _name_of(made: Any) -> str:
+    kind = made if isinstance(made, types.FunctionType) else type(made)
+    return f"{file_of(made)}:{kind.__qualname__}"
+
+
+def _silence() -> Any:
+    return contextlib.redirect_stdout(io.StringIO())
 
 
 def main(argv: list[str]) -> None:
     listed, out, *words = argv
     with open(listed, encoding="utf-8") as stream:
-        run = CheckedRun(json.load(stream))
+        run = CheckedRun(**json.load(stream))
     run.install()
 
     def write() -> None:
         with open(out, "w", encoding="utf-8") as stream:
-            json.dump({"values": [run.values, run.left()], "whole": run.whole}, stream)
+            printed = {file: text.hexdigest() for file, text in run.printed.items()}
+            told = {"values": [*run.values, *run.left()], "whole": run.whole, "wrong": run.wrong}
+            json.dump({**told, "printed": printed}, stream)
 
     atexit.register(write)
     launch(words)

@@ -47,6 +47,14 @@ def insert_before(source: SourceFile, node: ast.stmt, text: str) -> Edit:
     return Edit(start, start, text, Intent.BEFORE)
 
 
+def decorate(source: SourceFile, node: ast.stmt, decorator: str) -> Edit | Refusal:
+    """A decorator below those that a function has."""
+    indent, start = source.white_before(node), source.span(node)[0]
+    if indent is None:
+        return Refusal("it shares its line with others")
+    return Edit(start, start, f"@{decorator}{source.newline}{indent}")
+
+
 def insert_after(source: SourceFile, node: ast.stmt, text: str) -> Edit | Refusal:
     """Lines below `node`, in its block; what begins with empty ones leaves them between. The lines
     of `text` are not indented yet."""

@@ -183,7 +183,7 @@ class Chooser:
         why = "; ".join([self._changed_by_cond(first, second, sides), _COND])
         blocked = next((b for b in map(self.blocked, (first, second)) if b), "")
         same = self.context.kind(first).shape == self.context.kind(second).shape
-        blocked = blocked or self._part(first, second)
+        blocked = blocked or self._part(first, second) or self._by_data(first, second)
         if not blocked and not same and self.computes(first) and self.computes(second):
             return self._broadcast(test, first, second, found)
         blocked = blocked or self.differ(first, second)
@@ -224,6 +224,13 @@ class Chooser:
         for one, other in ((first, second), (second, first)):
             if isinstance(one, ast.Subscript) and ast.dump(one.value) == ast.dump(other):
                 return "one branch is a part of the other: they differ in shape"
+        return ""
+
+    def _by_data(self, *nodes):
+        bools, kind = self.context.inference.tokens.bool, self.context.kind
+        for part in (n for node in nodes for n in ast.walk(node)):
+            if isinstance(part, ast.Subscript) and kind(part.slice).dtype == bools:
+                return "data says how many rows a side has"
         return ""
 
     def _other_ranks(self, *nodes):

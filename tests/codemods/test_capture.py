@@ -299,3 +299,70 @@ def test_what_a_run_shows_of_several_files(tmp_path, monkeypatch):
     subprocess.run(
         [sys.executable, "-c", "import torch._dynamo\n" + text + run], check=True, cwd=tmp_path
     )
+
+
+# Reads that decide nothing, in a function that is compiled by itself.
+ONLY_USED = {
+    "slice": "n = int(x[0].argmax())\n    return x[:, :n] * 2",
+    "size": "return torch.zeros((x > 0).sum().item())",
+    "arithmetic": "m = x.mean().item()\n    return x - min(m, 0.5)",
+    "returned": "return x * 2, {'n': (x > 0).sum().item()}",
+    "truth": "return x * 2, bool((x > 0).all())",
+    "rows": "rows = x[x[:, 0] > 0]\n    return torch.cat([rows * 2, x])",
+    "write": "y = x.clone()\n    y[x > 0] = 0\n    i = torch.where(x > 1)[0]\n    return y.sum(), i",
+    "list": "n = (x > 0).sum(1).tolist()\n    return [p[:i] for p, i in zip(x, n)]",
+    "helper": "return x / counted(x)",
+}
+DECIDES = {
+    "branch": "n = (x > 0).sum().item()\n    return x * 2 if n > 3 else x",
+    "turns": "return [x * i for i in range((x > 0).sum().item())]",
+    "key": "return ['a', 'b', 'c', 'd'][x[0].argmax().item()]",
+    "text": "return f'{x.mean().item()}'",
+    "floats": "return [x * f for f in x[0].tolist()]",
+    "unknown": "return other(x.mean().item())",
+}
+COMPILED = """import torch
+from elsewhere import other
+
+
+def counted(x: torch.Tensor):
+    return (x > 0).sum().item()
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    {}
+"""
+
+
+def captured_alone(body):
+    return support.fixed(COMPILED.format(body), ignore=())
+
+
+@pytest.mark.parametrize("body", ONLY_USED.values(), ids=ONLY_USED)
+def test_reads_that_decide_nothing_are_captured(body, monkeypatch):
+    fixed = captured_alone(body)
+    assert {f.code for f in fixed.applied} == {"DYN506"}
+    assert not fixed.left
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    texts = [
+        t.replace("from elsewhere import other\n", "")
+        for t in (COMPILED.format(body), fixed.source.text)
+    ]
+    before, after = (side_by_side.load_text(t, "step.py", "step").step for t in texts)
+    monkeypatch.undo()
+    torch._dynamo.reset()
+    x = torch.randn(4, 3)
+    assert side_by_side.count_breaks(before, (x,)) > 0
+    torch._dynamo.reset()
+    assert side_by_side.count_breaks(after, (x,)) == 0
+    torch._dynamo.reset()
+    compiled = torch.compile(after, backend="eager", fullgraph=True)
+    for given in (x, -x, torch.randn(4, 3)):
+        torch.testing.assert_close(after(given), before(given), rtol=0, atol=0)
+        torch.testing.assert_close(compiled(given), before(given))
+
+
+@pytest.mark.parametrize("body", DECIDES.values(), ids=DECIDES)
+def test_reads_that_decide_something_are_not_captured(body):
+    assert "DYN506" not in {f.code for f in captured_alone(body).applied}

@@ -55,7 +55,7 @@ def project(tmp_path, monkeypatch):
 
 
 def test_what_differs_is_taken_back_file_by_file(project):
-    argv = ("--trace", "script.py", "--unsafe-fixes", "model.py", "other.py")
+    argv = ("--trace", "script.py", "--unsafe-fixes", "--ignore", "DYN506", "model.py", "other.py")
     code, _, err = support.command(*argv)
     assert "other.py: fixes taken back: other values" in err
     assert "one graph: 1 of 2 modules before, 2 of 2 after" in err
@@ -139,3 +139,44 @@ def test_side_by_side_tells_strides_memory_and_what_is_left():
         found = side_by_side.differences(behaviour(plain), behaviour(other))
         assert told in " ".join(found)
     assert not side_by_side.differences(behaviour(plain), behaviour(plain))
+
+
+def test_several_files_are_taken_back_by_one_run(project, monkeypatch):
+    """However many files differ, the script runs before, after, once more to see what it repeats,
+    and then without the fixes that differed."""
+    names = [f"other{i}" for i in range(5)]
+    for name in names:
+        (project / f"{name}.py").write_text(OTHER)
+    calls = [f"import {n}\n{n}.Other()(torch.ones(2, 4))\n" for n in names]
+    (project / "script.py").write_text("import torch\n" + "".join(calls))
+    runs, observed = [], trace_verify._observed
+    monkeypatch.setattr(trace_verify, "_observed", lambda *a: runs.append(a) or observed(*a))
+    argv = ("--trace", "script.py", "--unsafe-fixes", "--ignore", "DYN506")
+    _, _, err = support.command(*argv, *(f"{n}.py" for n in names))
+    assert err.count("fixes taken back: other values") == 5
+    assert all((project / f"{n}.py").read_text() == OTHER for n in names)
+    assert len(runs) == 4
+
+
+COMPILED = """import torch
+
+
+@torch.compile
+def step(x):
+    if torch.compiler.is_compiling():
+        return x * FACTOR
+    return x * 2
+"""
+
+
+def test_other_values_when_compiled(project):
+    (project / "step.py").write_text(COMPILED.replace("FACTOR", "2"))
+    (project / "script.py").write_text("import torch, step\nstep.step(torch.ones(2))\n")
+    path = str(project / "step.py")
+    right = trace_verify.observe([str(project / "script.py")], {})
+    wrong = trace_verify.observe(
+        [str(project / "script.py")], {path: COMPILED.replace("FACTOR", "3")}
+    )
+    assert list(right.whole.values()) == list(wrong.whole.values()) == [True]
+    assert right.differs(wrong, ("values",)) == "step gives other values when compiled"
+    assert right.blamed(wrong, ("values",)) == {path}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.source.spans import Fix, Refusal, Safety
 from ....rewriter.transforms.compiled import when_compiled
 from ....rewriter.transforms.condition import condition
 from ....rewriter.transforms.if_conversion import Predicated
+from ....rewriter.transforms.predication.predicated_function import is_path, predicated
 from ....rewriter.transforms.tensor_if import chosen, is_elif
 from ..base import Rule
 from ..effects.compile_guards import only_logging, raised
@@ -17,6 +19,7 @@ from .early_exit import left_early
 from .kept_state import kept_in_eager
 
 if TYPE_CHECKING:
+    from ...analysis.definitions import Function
     from ...analysis.file_context import FileContext
     from ...analysis.findings import Finding
 
@@ -85,6 +88,52 @@ class Model(nn.Module):
             other = Predicated(node, context).fix() or left_early(node, context)
             built = other or kept_in_eager(node, context) or built
         yield context.finding(self, node.test, fix=built)
+
+    def conclude(self, context: FileContext, found: list[Finding]) -> list[Finding]:
+        """In functions where choices by tensors have neither a safe form nor one that stands beside
+        the statement, all of them get one path for compiled code."""
+        for function in context.program.functions:
+            inside = [f for f in found if _decides_in(f, function, context)]
+            if any(is_path(s) for s in function.node.body):  # its numbers are what eager returns
+                kept = {id(f) for f in inside if f.fix and f.fix.title == _LAST[-1]}
+                found = [f.without_fix(_NUMBER) if id(f) in kept else f for f in found]
+                continue
+            if not any(_open(f) for f in inside) or any(_is_safe(f) for f in inside):
+                continue
+            fix = predicated(function.node, context)
+            if isinstance(fix, Fix):
+                better = {id(f) for f in inside if not (f.fix and f.fix.asked)}
+                found = [replace(f, fix=fix, kept="") if id(f) in better else f for f in found]
+        return found
+
+
+_CHOICES = frozenset("DYN201 DYN202 DYN203 DYN204 DYN206 DYN208 DYN209 DYN211".split())
+_LAST = (  # fixes that write in eager, change a type there, or let a loop go on
+    "write under the condition",
+    "return behind the loop",
+    "leave the loop in eager only",
+    "keep the tensor",
+)
+_NUMBER = "eager has a number there"
+_READS = frozenset("DYN101 DYN102 DYN103 DYN105 DYN501 DYN504".split())
+
+
+def _decides_in(finding: Finding, function: Function, context: FileContext) -> bool:
+    """Whether a finding is about a choice of the function itself."""
+    node = function.node
+    if finding.code not in _CHOICES | _READS or not node.lineno <= finding.line <= node.end_lineno:
+        return False
+    inner = [f.node for f in context.program.functions if f.outer is function]
+    return not any(n.lineno <= finding.line <= n.end_lineno for n in inner)
+
+
+def _open(finding: Finding) -> bool:
+    """Whether there is no fix, or one that changes more than a path for compiled code does."""
+    return finding.fix is None or finding.fix.title in _LAST
+
+
+def _is_safe(finding: Finding) -> bool:
+    return finding.fix is not None and finding.fix.safety is Safety.SAFE
 
 
 def _is_long(node: ast.If, context: FileContext) -> bool:

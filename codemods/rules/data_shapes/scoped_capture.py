@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.source.import_places import after_imports
-from ....rewriter.source.intents import insert_before
+from ....rewriter.source.intents import decorate, insert_before
 from ....rewriter.source.spans import Refusal, Safety, hidden
+from ...analysis.definitions import COMPILE
 from ...trace.reads_left import Text, stands
 from ..base import Rule
+from .captured_reads import captured_below
 
 if TYPE_CHECKING:
-    from ....rewriter.source.source_file import SourceFile
     from ....rewriter.source.spans import Fix
     from ...analysis.definitions import Function
     from ...analysis.file_context import FileContext
@@ -29,6 +30,7 @@ except ImportError:  # without dynfix, the graph breaks where it did
 
     def {_NAME}(forward):
         return forward"""
+_CAPTURED = "DYN506 keeps it in the graph as it is"
 _WHY = (
     "two options of torch._dynamo are on while this forward is compiled; sizes that depend on data"
     " stay symbols, and where Dynamo cannot go on with one, the whole forward runs in eager"
@@ -38,20 +40,21 @@ _WHY = (
 class ScopedCapture(Rule):
     """
     Where a value that is read from a tensor depends on activations (how many tokens go to an
-    expert, how many frames are predicted), no other form keeps it in the graph. Dynamo can capture
-    it as a symbol, by two options that hold for the whole process.
+    expert, how many frames are predicted), Dynamo can capture it as a symbol, by two options that
+    hold for the whole process. The helper sets them while one function is compiled, and puts them
+    back. Other code is compiled as before, eager code runs as before, and inside another compiled
+    module the function is inlined as it was.
 
-    The helper sets them while one forward is compiled, and puts them back. Other code is compiled
-    as before, eager code runs as before, and inside another compiled module the forward is inlined
-    as it was. Offered with `--trace` alone, on the outermost modules of the run, where a read is
-    left after all other fixes.
+    It is safe where such reads are all that breaks the graph there, and their values go into
+    arithmetic, sizes, slices and results alone. It then comes before unsafe fixes of the reads.
 
-    Unsafe: the options change how code below the forward is compiled. The helper, which dynfix has,
-    uses torch's internals.
+    With `--trace`, it is offered as well on the outermost modules of the run, where a read is left
+    after all other fixes. This is unsafe: where Dynamo cannot go on with a symbol, the whole forward
+    runs in eager. The helper, which dynfix has, uses torch's internals.
     """
 
     code = "DYN506"
-    safety = Safety.UNSAFE
+    safety = Safety.SAFE
     shown = (("Model.forward", "Model.forward", "x[x > x.mean()]"),)
     before = """
 import torch
@@ -78,36 +81,77 @@ class Model(nn.Module):
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         return ()
 
-    def conclude(self, context: FileContext) -> Iterator[Finding]:
+    def conclude(self, context: FileContext, found: list[Finding]) -> list[Finding]:
+        """What Dynamo surely captures is found no more, or with this fix, which changes nothing in
+        eager, in the place of those that do."""
+        for function in _compiled_alone(context):
+            below = captured_below(function, found, context)
+            if below is None:
+                continue
+            fix = self._fix(function.node, context, Safety.SAFE)
+            if isinstance(fix, Refusal):
+                continue
+            found = [f for f in found if f not in below]
+            if not _captures(function.node):
+                kept = [f.without_fix(_CAPTURED) if _worse(f) else f for f in below]
+                found += [*kept, context.finding(self, function.node, fix=fix)]
+        if not any(f.fix is not None and context.settings.fixes(f.code) for f in found):
+            found = [*found, *self._traced(context)]
+        return found
+
+    def _traced(self, context: FileContext) -> Iterator[Finding]:
         roots = context.facts.roots if context.facts else {}
         for function in context.program.functions:
             ways = roots.get(function.qualified, ())
             if ways and not _captures(function.node) and _reads(ways, context):
-                yield self._finding(function, context)
+                fix = self._fix(function.node, context, Safety.UNSAFE)
+                yield context.finding(self, function.node, fix=fix)
 
-    def _finding(self, function: Function, context: FileContext) -> Finding:
-        return context.finding(self, function.node, fix=self._fix(function.node, context))
-
-    def _fix(self, node: Any, context: FileContext) -> Fix | Refusal:
-        """The Fix: the helper, where the file has none yet, and the outermost decorator."""
+    def _fix(self, node: Any, context: FileContext, safety: Safety) -> Fix | Refusal:
+        """The Fix: the helper, where the file has none yet, and the decorator."""
         source, found = context.source, context.torch(node)
         if found is None or found[1]:
             return hidden()
         imported = f"from dynfix import {_NAME}" in source.text
         if not imported and _NAME in context.names.bound:
             return hidden(_NAME)
-        edits = [self._decorator(node, source)]
+        edits = [self._decorator(node, context)]
         if not imported:
             helper = _HELPER.replace("\n", source.newline)
             edits.append(after_imports(source, helper, found[0]))
-        if None in edits:
+        if any(e is None or isinstance(e, Refusal) for e in edits):
             return Refusal("the imports, or the function's own line, leave no place for it")
         title = "capture what is read, below it alone"
-        return context.fix(title, *edits, safety=Safety.UNSAFE, why=_WHY)
+        why = _WHY if safety is Safety.UNSAFE else ""
+        return context.fix(title, *edits, safety=safety, why=why)
 
-    def _decorator(self, node: ast.FunctionDef, source: SourceFile) -> Any:
+    def _decorator(self, node: ast.FunctionDef, context: FileContext) -> Any:
+        """Outermost; below what compiles the function, which is to compile what runs inside."""
+        source = context.source
+        if any(_compiles(d, context) for d in node.decorator_list):
+            return decorate(source, node, _NAME)
         alone = source.white_before(node) is not None
         return insert_before(source, node, f"@{_NAME}") if alone else None
+
+
+def _compiled_alone(context: FileContext) -> list[Function]:
+    """The functions that torch.compile may be given: a module's `forward`, and what is compiled."""
+    known = context.program.captured(context.settings.scope)
+    return [
+        f
+        for f in context.program.functions
+        if f in known
+        and (f in context.program.compiled or (f.cls and f.cls.is_module and f.name == "forward"))
+    ]
+
+
+def _compiles(decorator: ast.expr, context: FileContext) -> bool:
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return context.names.resolve(called) in COMPILE or "compile" in ast.unparse(decorator)
+
+
+def _worse(finding: Finding) -> bool:
+    return finding.fix is not None and finding.fix.safety is Safety.UNSAFE
 
 
 def _reads(ways: list[list[list[str]]], context: FileContext) -> bool:

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.source.spans import Fix, Safety
+from ....rewriter.source.spans import Fix, Refusal, Safety, hidden
+from ...analysis.captured_walk import has_compiled_form
 from ..base import Rule
 from ..call_rule import CallRule
 from .compile_guards import effect_free, guard
@@ -121,10 +122,12 @@ def _tells(call: ast.Call) -> bool:
 class ProgressBar(CallRule):
     """
     A progress bar reads the clock and writes to the terminal at every turn: the graph breaks there.
-    Iterate over the plain iterable in compiled code, and show progress outside it.
+    Where a loop goes over it, compiled code goes over the plain iterable, without a bar. A bar that
+    has a name is used for more: iterate over the plain iterable, and show progress outside.
     """
 
     code = "DYN305"
+    safety = Safety.SAFE
     names = _BARS
     before = """
 import torch
@@ -137,3 +140,33 @@ def step(x: torch.Tensor):
         x = torch.relu(x) + 1
     return x
 """
+    after = """
+import torch
+from tqdm import tqdm
+
+
+@torch.compile
+def step(x: torch.Tensor):
+    for _ in range(3) if torch.compiler.is_compiling() else tqdm(range(3)):
+        x = torch.relu(x) + 1
+    return x
+"""
+
+    def applies(self, node: ast.Call, context: FileContext) -> bool:
+        return not has_compiled_form(node, context)
+
+    def fix(self, node: ast.Call, context: FileContext) -> Fix | Refusal:
+        """A choice, where a loop goes over the bar and the iterable is evaluated as it was."""
+        parent, torch = context.parent(node), context.torch(node)
+        loop = isinstance(parent, (ast.For, ast.comprehension)) and parent.iter is node
+        if torch is None:
+            return hidden()
+        if not loop or not node.args or any(isinstance(a, ast.Starred) for a in node.args):
+            return Refusal("the bar is used for more than a loop")
+        ranges = (context.resolve(node.func) or "").endswith("trange")
+        text = ", ".join(map(context.shown, node.args)) if ranges else context.shown(node.args[0])
+        plain = f"range({text})" if ranges else text
+        choice = f"{plain} if {torch[0]}.compiler.is_compiling() else {context.shown(node)}"
+        choice = choice if isinstance(parent, ast.For) else f"({choice})"
+        edit = context.replacement(node, choice)
+        return context.fix("no bar when compiled", edit, silent=1, imports=torch[1])

@@ -1,0 +1,651 @@
+"""Statements of a predicated path (if-conversion, Allen et al., POPL 1983): every side of a choice
+by a tensor runs, a predicate selects what stays; a loop that a tensor leaves takes all its turns,
+with its state as it was; what is returned early is selected at the end."""
+
+import ast
+import copy
+
+from ...analysis.kinds import ANY
+from ...analysis.output_calls import is_log, is_print
+from .predicated_values import NotPredicated, Values, method
+from .returns import Returns
+
+_STOPS = (ast.Break, ast.Continue, ast.Return, ast.Raise)
+
+
+def names_in(node):
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+
+
+def stored(nodes):
+    """The names that statements bind."""
+    every = (n for node in nodes for n in ast.walk(node))
+    return {n.id for n in every if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+
+
+class Path:
+    """Converts blocks of one function. A predicate is a name, or None where all runs."""
+
+    def __init__(self, function, context, torch):
+        self.function, self.context = function, context
+        self.values = Values(context, torch)
+        self.returns = Returns(self)
+        self.bound, self.late, self.taken = set(), set(), set()
+        self.kinds, self.guards = {}, {}
+        self.active, self.turn, self.base, self.exits = None, None, None, 0
+        self.asserts, self.doubts = [], {}
+        self.size = 0
+
+    # Names and small nodes
+
+    def name(self, *wishes):
+        """A name that the function has not."""
+        every = {n.id for n in ast.walk(self.function) if isinstance(n, ast.Name)} | self.taken
+        every |= self.context.names.bound
+        numbered = (f"{wishes[0]}_{i}" for i in range(2, 1000))
+        found = next(w for w in (*wishes, *numbered) if w not in every)
+        self.taken.add(found)
+        return found
+
+    def assign(self, name, value):
+        return ast.Assign([ast.Name(name, ast.Store())], value)
+
+    def load(self, name):
+        return ast.Name(name, ast.Load())
+
+    def where(self, predicate, new, old):
+        return self.values.where(self.load(predicate), new, old)
+
+    def both(self, predicate, truth):
+        if predicate is None:
+            return truth
+        return self.values.call("logical_and", self.load(predicate), truth)
+
+    def otherwise(self, truth):
+        return self.values.call("logical_not", truth)
+
+    def true(self):
+        torch = self.values.torch
+        return ast.parse(f"{torch}.ones((), dtype={torch}.bool)", mode="eval").body
+
+    # Blocks
+
+    def block(self, body, predicate):
+        made = []
+        for index, statement in enumerate(body):
+            rest = body[index + 1 :]
+            self.size += 1
+            if self.size > 400:
+                raise NotPredicated("it would be too long")
+            convert = getattr(self, f"_{type(statement).__name__.lower()}", None)
+            if convert is None:
+                raise NotPredicated(
+                    f"`{self._first_line(statement)}` has no form under a predicate"
+                )
+            exits = self.exits
+            made += convert(statement, predicate)
+            if isinstance(statement, _STOPS):
+                break
+            if self.exits != exits and rest:
+                predicate, lines = self._still(predicate)
+                made += lines
+        return made
+
+    def _still(self, predicate):
+        """(the predicate of what follows a statement that may have left the loop or its turn, the
+        statements that make it)."""
+        left = self.turn or self.active
+        if predicate in (self.base, self.active, self.turn):
+            return left, []
+        held = self.name("still", "goes_on")
+        self.guards[held] = None
+        return held, [self.assign(held, self.both(predicate, self.load(left)))]
+
+    def _first_line(self, statement):
+        return ast.unparse(statement).splitlines()[0]
+
+    def _pass(self, node, predicate):
+        return []
+
+    def _import(self, node, predicate):
+        return [node]
+
+    _importfrom = _import
+
+    def _functiondef(self, node, predicate):
+        if names_in(node) & self.values.numbers.keys():
+            raise NotPredicated("an inner function uses a number that is read")
+        self.bound.add(node.name)
+        return [node]
+
+    def _delete(self, node, predicate):
+        if predicate:
+            raise NotPredicated("something is deleted under a condition")
+        return [node]
+
+    def _with(self, node, predicate):
+        items = [
+            ast.withitem(self.values.shown(i.context_expr), i.optional_vars) for i in node.items
+        ]
+        self.bound |= stored(node.items)
+        return [ast.With(items, self.block(node.body, predicate) or [ast.Pass()])]
+
+    # Choices
+
+    def _if(self, node, predicate):
+        first, rest = self._led(node)
+        if first is not None:
+            return (
+                self._if(rest, predicate)
+                if first is True
+                else self._python_if(first, rest, node, predicate)
+            )
+        truth = self.values.truth(node.test)
+        if truth is None:
+            return self._plain_if(node, predicate)
+        return self._chosen(node, truth, predicate)
+
+    def _led(self, node):
+        """A test that Python's conditions lead, split in two: (Python's, the `if` of the rest)."""
+        test = node.test
+        if not isinstance(test, ast.BoolOp) or self.values.truth(test.values[0]) is not None:
+            return None, None
+        if all(self.values.truth(v) is None for v in test.values):
+            return None, None
+        rest = test.values[1:]
+        rest = rest[0] if len(rest) == 1 else ast.copy_location(ast.BoolOp(test.op, rest), rest[0])
+        return test.values[0], ast.copy_location(ast.If(rest, node.body, node.orelse), node)
+
+    def _python_if(self, first, rest, node, predicate):
+        """`if python and tensor`, `if python or tensor`."""
+        leads = isinstance(node.test.op, ast.And)
+        sides = ([rest], node.orelse) if leads else (node.body, [rest])
+        return self._sides(self.values.shown(first), *sides, predicate)
+
+    def _plain_if(self, node, predicate):
+        return self._sides(self.values.shown(node.test), node.body, node.orelse, predicate)
+
+    def _sides(self, test, body, orelse, predicate):
+        """A choice that Python makes while the graph is made."""
+        opened = self.returns.open(self._exits_by_tensor([*body, *orelse]))
+        before = self._state()
+        first = self.block(body, predicate)
+        after, self_state = self._state(), before
+        self._restore(self_state)
+        second = self.block(orelse, predicate)
+        first += self._as_tensors(before, after, self._state())
+        second += self._as_tensors(before, self._state(), after)
+        self._join(after)
+        return [*opened, ast.If(test, first or [ast.Pass()], second)]
+
+    def _state(self):
+        values = self.values
+        return dict(values.numbers), set(values.ragged), set(self.bound), dict(self.kinds)
+
+    def _restore(self, state):
+        numbers, ragged, bound, kinds = state
+        self.values.numbers, self.values.ragged = dict(numbers), set(ragged)
+        self.bound, self.kinds = set(bound), dict(kinds)
+
+    def _as_tensors(self, before, mine, other):
+        """Numbers of one side that the other has as tensors."""
+        names = {n for n in other[0] if n not in mine[0] and n.isidentifier() and n in mine[2]}
+        return [self.assign(n, self.values.call("tensor", self.load(n))) for n in sorted(names)]
+
+    def _join(self, other):
+        numbers, ragged, bound, _ = other
+        self.values.numbers = {**numbers, **self.values.numbers}
+        self.values.ragged |= ragged
+        self.late |= self.bound ^ bound
+        self.bound &= bound
+
+    def _exits_by_tensor(self, body):
+        """Whether a `return` in some statements depends on a tensor; asked for loosely."""
+        return any(isinstance(n, ast.Return) for s in body for n in ast.walk(s))
+
+    def _chosen(self, node, truth, predicate):
+        self.values.chosen += 1
+        if self.returns.drops(node, predicate):
+            self.doubts.setdefault("where a mask chooses nothing, there are no rows to return")
+            return self.block(node.orelse, predicate)
+        checked = self._checked(node, truth, predicate)
+        if checked is not None:
+            return checked
+        held = self.name("condition", "chosen")
+        made = [self.assign(held, self.both(predicate, truth))]
+        self._guard(held, node.test, predicate)
+        other = None
+        if node.orelse:
+            other = self.name("otherwise", "not_chosen")
+            made.append(self.assign(other, self.both(predicate, self.otherwise(truth))))
+            self.guards[other] = None
+        made += self.block(node.body, held)
+        return made + (self.block(node.orelse, other) if node.orelse else [])
+
+    def _guard(self, held, test, predicate):
+        """What a predicate asks to be not empty: the names; None where it asks for more."""
+        outer = self.guards.get(predicate, set()) if predicate else set()
+        asked = self._nonempty(test)
+        self.guards[held] = None if asked is None or outer is None else asked | outer
+
+    def _nonempty(self, test):
+        """The names of a test whether something is (not) empty; None for other tests."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            return self._nonempty(test.operand)
+        text = ast.unparse(test)
+        counted = isinstance(test, ast.Compare) and ast.unparse(test.comparators[0]) in ("0", "1")
+        if not counted and not text.endswith(".any()"):
+            return None
+        counted = {n for k in names_in(test) for n in self.returns.made_of.get(k, ())}
+        return self.values.masks(test) | counted or None
+
+    def _checked(self, node, truth, predicate):
+        """An `if` that raises: an assertion on the device."""
+        if node.orelse or not isinstance(node.body[-1], ast.Raise):
+            return None
+        if any(not self._only_tells(s) for s in node.body[:-1]):
+            raise NotPredicated("more is done before it raises")
+        bad = self.both(predicate, truth)
+        return [self._assertion(self.otherwise(bad), node.body[-1].exc, node.test)]
+
+    def _assertion(self, holds, raised, test):
+        self.values.chosen += 1
+        text = next(iter(getattr(raised, "args", ())), None)
+        constant = isinstance(text, ast.Constant) and isinstance(text.value, str)
+        shown = text if constant else ast.Constant(" ".join(ast.unparse(test).split()))
+        return ast.Expr(self.values.call("_assert_async", holds, shown))
+
+    def _raise(self, node, predicate):
+        if predicate is None:
+            return [node]
+        raise NotPredicated("it raises under a condition of several parts")
+
+    def _assert(self, node, predicate):
+        truth = self.values.truth(node.test)
+        if truth is None:
+            return [ast.Assert(self.values.shown(node.test), None)] if predicate is None else []
+        holds = truth
+        if predicate:
+            held = self.otherwise(self.load(predicate))
+            holds = self.values.call("logical_or", held, truth)
+        message = ast.Call(self.load("str"), [node.msg], []) if node.msg else None
+        return [self._assertion(holds, message, node.test)]
+
+    # Stores
+
+    def _only_tells(self, statement):
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        constant = isinstance(call, ast.Constant)
+        return constant or (call and (is_print(call, self.context) or is_log(call, self.context)))
+
+    def _expr(self, node, predicate):
+        if self._only_tells(node):
+            return []  # silent in compiled code
+        call = node.value
+        named = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+        inplace = named and call.func.attr.endswith("_")
+        inplace = inplace and self.values.is_tensor(call.func.value)
+        if predicate is None or (inplace and self._writes_its_rows(node, predicate)):
+            return [ast.Expr(self.values.shown(call))]
+        if inplace:
+            owner = self.values.shown(call.func.value)
+            again = copy.deepcopy(self.values.shown(call))
+            again.func.value = method(owner, "clone")
+            effect = self.returns.effect(predicate)
+            chosen = self.values.where(effect, again, owner)
+            return [ast.Expr(method(owner, "copy_", chosen))]
+        raise NotPredicated(f"`{self.values.text(call)}` runs under a condition")
+
+    def _writes_its_rows(self, node, predicate):
+        """Whether a predicate asks alone whether there are rows, of what then writes these."""
+        asked = self.guards.get(predicate)
+        return bool(asked) and bool(names_in(node) & asked)
+
+    def _assign(self, node, predicate):
+        if len(node.targets) != 1:
+            raise NotPredicated("one value goes to several targets")
+        target = node.targets[0]
+        if isinstance(target, (ast.Tuple, ast.List)):
+            return self._unpacked(target, node.value, predicate)
+        return self._store(target, node.value, predicate)
+
+    def _annassign(self, node, predicate):
+        return self._store(node.target, node.value, predicate) if node.value else []
+
+    def _unpacked(self, target, value, predicate):
+        if not all(isinstance(t, ast.Name) for t in target.elts):
+            raise NotPredicated("it unpacks to other things than names")
+        names = [t.id for t in target.elts]
+        if isinstance(value, ast.Tuple) and len(value.elts) == len(names):
+            return self._paired(names, value.elts, predicate)
+        shown = self.values.shown(value)
+        ragged = self.values.is_ragged(value)
+        fresh = predicate is None or not (set(names) & (self.bound | self.late))
+        temps = names if fresh else [self.name(f"new_{n}") for n in names]
+        made = [
+            ast.Assign([ast.Tuple([ast.Name(t, ast.Store()) for t in temps], ast.Store())], shown)
+        ]
+        for name, temp in zip(names, temps, strict=True):
+            if not fresh:
+                made += self._selected(name, self.load(temp), predicate, ragged)
+            self._bind(name, ANY, False, ragged)
+        return made
+
+    def _paired(self, names, values, predicate):
+        made, found = [], [self.values.convert(v) for v in values]
+        kinds = [self.context.kind(v) for v in values]
+        temps = [self.name(f"new_{n}") for n in names] if len(names) > 1 else names
+        for temp, value in zip(temps, found, strict=True):
+            made.append(self.assign(temp, value.node))
+        ragged = [self.values.is_ragged(v) for v in values]
+        for name, temp, value, kind, rows in zip(names, temps, found, kinds, ragged, strict=True):
+            made += self._selected(name, self.load(temp), predicate, rows)
+            self._bind(name, kind, value.number, rows)
+        return made
+
+    def _bind(self, name, kind, number, ragged):
+        self.bound.add(name)
+        self.kinds[name] = kind
+        self.values.numbers.pop(name, None)
+        self.values.ragged.discard(name)
+        if number:
+            self.values.numbers[name] = name
+        if ragged:
+            self.values.ragged.add(name)
+
+    def _selected(self, name, value, predicate, ragged=False):
+        """`name = value` where a predicate holds."""
+        known = name in self.bound or name in self.late
+        if predicate is not None and known and ragged != (name in self.values.ragged):
+            raise NotPredicated(f"data says how many rows `{name}` has")
+        if predicate is None:
+            return [self.assign(name, value)]
+        if name in self.late:
+            fits = ast.Compare(self.load(name), [ast.Is()], [ast.Constant(None)])
+            chosen = ast.IfExp(fits, value, self.where(predicate, value, self.load(name)))
+            return [self.assign(name, chosen)]
+        if name not in self.bound:
+            return [self.assign(name, value)]
+        return [self.assign(name, self.where(predicate, value, self.load(name)))]
+
+    def _store(self, target, value, predicate):
+        converted, kind = self.values.convert(value), self.context.kind(value)
+        if isinstance(target, ast.Name):
+            self.returns.made_of[target.id] = self.values.masks(value)
+            known = predicate and (target.id in self.bound or target.id in self.late)
+            if known:
+                self.values.selectable(value)
+                ranks = {kind.rank, self.kinds.get(target.id, ANY).rank} - {None}
+                if kind.is_tensor and len(ranks) > 1:
+                    raise NotPredicated("the sides differ in their number of axes")
+            ragged = self.values.is_ragged(value)
+            made = self._selected(target.id, converted.node, predicate, ragged)
+            number = converted.number or bool(known and not kind.is_tensor)
+            self._bind(target.id, kind, number, ragged)
+            return made
+        if isinstance(target, ast.Attribute):
+            return self._attribute(target, converted, value, predicate)
+        return self._element(target, self.values.shown(value), value, predicate)
+
+    def _attribute(self, target, converted, value, predicate):
+        text, shown = ast.unparse(target), converted.node
+        loaded = ast.Attribute(target.value, target.attr, ast.Load())
+        made = []
+        if predicate is not None:
+            self.values.selectable(value)
+            effect = self.returns.effect(predicate)
+            shown = self.values.where(effect, shown, self.values.convert(loaded).node)
+        number = converted.number or (predicate and not self.context.kind(value).is_tensor)
+        if number:
+            local = self.name(target.attr, f"new_{target.attr}")
+            made, shown = [self.assign(local, shown)], method(self.load(local), "item")
+            self.values.numbers[text], self.values.reads = local, True
+        else:
+            self.values.numbers.pop(text, None)
+        return [*made, ast.Assign([target], shown)]
+
+    def _element(self, target, shown, value, predicate):
+        place = ast.Subscript(
+            self.values.shown(target.value), self._index(target.slice), ast.Store()
+        )
+        self.values.reads |= self.values._is_source(target)
+        if predicate is None or self._writes_its_rows(target, predicate):
+            return [ast.Assign([place], shown)]
+        if not self.values.is_tensor(target.value):
+            raise NotPredicated(f"`{self.values.text(target)}` is stored under a condition")
+        old = ast.Subscript(place.value, place.slice, ast.Load())
+        effect = self.returns.effect(predicate)
+        return [ast.Assign([place], self.values.where(effect, shown, old))]
+
+    def _index(self, index):
+        part = self.values._part(index)
+        return self.values._parts(index).node if isinstance(index, ast.Slice) else part
+
+    def _augassign(self, node, predicate):
+        target = copy.copy(node.target)
+        target.ctx = ast.Load()
+        value, before = self.values.convert(node.value), self.values.convert(target)
+        whole = ast.BinOp(before.node, node.op, value.node)
+        tensor = self._old_kind(node).is_tensor
+        if isinstance(node.target, ast.Subscript):
+            return self._added_element(node, whole, predicate)
+        number = (before.number or value.number) and not tensor
+        if predicate is None and not number:
+            shown = value.node if tensor else self.values.shown(node.value)
+            return [ast.AugAssign(node.target, node.op, shown)]
+        if isinstance(node.target, ast.Attribute):
+            return self._added_attribute(node, whole, tensor, predicate)
+        return self._added_name(node, whole, tensor, number, predicate)
+
+    def _added_name(self, node, whole, tensor, number, predicate):
+        name, kind = node.target.id, self._old_kind(node)
+        known = tensor or number or kind.is_number
+        if not known:
+            raise NotPredicated(f"`{name}` is not known to be a tensor or a number")
+        if tensor and predicate and not kind.fresh:
+            chosen = self.where(predicate, whole, self.load(name))
+            return [ast.Expr(method(self.load(name), "copy_", chosen))]
+        ragged = name in self.values.ragged
+        made = self._selected(name, whole, predicate, ragged)
+        self._bind(name, kind, not tensor, ragged)
+        return made
+
+    def _added_attribute(self, node, whole, tensor, predicate):
+        target = ast.Attribute(node.target.value, node.target.attr, ast.Load())
+        effect = self.returns.effect(predicate)
+        if tensor:
+            chosen = self.values.where(effect, whole, target)
+            return [ast.Expr(method(target, "copy_", chosen))]
+        old = self.values.convert(target).node
+        shown = whole if effect is None else self.values.where(effect, whole, old)
+        local = self.name(target.attr, f"new_{target.attr}")
+        self.values.numbers[ast.unparse(target)], self.values.reads = local, True
+        store = ast.Attribute(target.value, target.attr, ast.Store())
+        read = method(self.load(local), "item")
+        return [self.assign(local, shown), ast.Assign([store], read)]
+
+    def _added_element(self, node, whole, predicate):
+        place = ast.Subscript(
+            self.values.shown(node.target.value), self._index(node.target.slice), ast.Store()
+        )
+        self.values.reads |= self.values._is_source(node.target)
+        if predicate is None or self._writes_its_rows(node.target, predicate):
+            return [ast.AugAssign(place, node.op, self.values.shown(node.value))]
+        if not self.values.is_tensor(node.target.value):
+            raise NotPredicated(f"`{self.values.text(node.target)}` is stored under a condition")
+        old = ast.Subscript(place.value, place.slice, ast.Load())
+        effect = self.returns.effect(predicate)
+        return [ast.Assign([place], self.values.where(effect, whole, old))]
+
+    def _old_kind(self, node):
+        """What the target of an `x += y` was."""
+        text = ast.unparse(node.target)
+        if text in self.kinds:
+            return self.kinds[text]
+        same = (n for n in ast.walk(self.function) if isinstance(n, ast.expr))
+        loads = (n for n in same if isinstance(getattr(n, "ctx", None), ast.Load))
+        kinds = [self.context.kind(n) for n in loads if ast.unparse(n) == text]
+        own = self.context.kind(node.target)
+        return next((k for k in [own, *kinds] if k.what != ANY.what), ANY)
+
+    def _return(self, node, predicate):
+        return self.returns.made(node, predicate)
+
+    # Loops
+
+    def _break(self, node, predicate):
+        if predicate in (None, self.active) and not self.active:
+            return [ast.Break()]
+        self.exits += 1
+        left = self.otherwise(self.load(predicate))
+        made = [self.assign(self.active, self.both(self.active, left))]
+        return made + ([self.assign(self.turn, self.both(self.turn, left))] if self.turn else [])
+
+    def _continue(self, node, predicate):
+        if predicate is None or self.turn is None:
+            return [ast.Continue()]
+        self.exits += 1
+        left = self.otherwise(self.load(predicate))
+        asked = self.guards.get(predicate)
+        known = self.guards.get(self.turn, set())
+        self.guards[self.turn] = None if asked is None or known is None else asked | known
+        return [self.assign(self.turn, self.both(self.turn, left))]
+
+    def _for(self, node, predicate):
+        if predicate and stored([node.target]) & self.bound & self._read_outside(node):
+            raise NotPredicated("a loop under a condition binds a name again")
+        if any(self.values.decides(n) for n in self._turn_counts(node.iter)):
+            raise NotPredicated("a tensor's value says how many turns there are")
+        if self.values.is_ragged(node.iter):
+            raise NotPredicated("data says how many turns there are")
+        self.bound |= stored([node.target])
+        head = ast.For(node.target, self.values.shown(node.iter), [], [])
+        return self._loop(node, head, predicate, None)
+
+    def _turn_counts(self, iterated):
+        called = isinstance(iterated, ast.Call) and isinstance(iterated.func, ast.Name)
+        return iterated.args if called and iterated.func.id == "range" else []
+
+    def _while(self, node, predicate):
+        tests = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
+        if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.Or):
+            raise NotPredicated("the loop goes on for one of several reasons")
+        counter = next((t for t in tests if self._counts(t, node)), None)
+        if counter is None:
+            raise NotPredicated("no counter bounds the turns of the loop")
+        limit = self.values.shown(counter.comparators[0])
+        if isinstance(counter.ops[0], ast.LtE):
+            limit = ast.BinOp(limit, ast.Add(), ast.Constant(1))
+        turns = ast.Call(self.load("range"), [counter.left, limit], [])
+        held = self.name("turns", "most_turns")
+        head = ast.For(ast.Name("_", ast.Store()), self.load(held), [], [])
+        rest = [t for t in tests if t is not counter]
+        return [self.assign(held, turns), *self._loop(node, head, predicate, rest)]
+
+    def _counts(self, test, node):
+        """Whether a test is `n < limit` of a number that each turn makes one larger."""
+        less = isinstance(test, ast.Compare) and len(test.ops) == 1
+        if not less or not isinstance(test.ops[0], (ast.Lt, ast.LtE)):
+            return False
+        if not isinstance(test.left, ast.Name) or test.left.id in self.values.numbers:
+            return False
+        changes = [
+            s for s in ast.walk(node) if isinstance(s, ast.AugAssign) and s.target == test.left
+        ]
+        name = test.left.id
+        steps = [s for s in node.body if self._steps(s, name)]
+        every = [
+            n
+            for n in ast.walk(node)
+            if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)
+        ]
+        still = not (names_in(test.comparators[0]) & stored(node.body))
+        return len(steps) == 1 and len(every) == 1 and still and not changes
+
+    def _steps(self, statement, name):
+        if not isinstance(statement, ast.AugAssign) or not isinstance(statement.op, ast.Add):
+            return False
+        one = isinstance(statement.value, ast.Constant) and statement.value.value == 1
+        return one and isinstance(statement.target, ast.Name) and statement.target.id == name
+
+    def _loop(self, node, head, predicate, tests):
+        """All turns of a loop; `tests`: what a `while` asks before each."""
+        own = self._own_exits(node.body)
+        leaves = tests is not None or any(isinstance(n, (ast.Break, ast.Return)) for n in own)
+        outer = self.active, self.turn, self.base, set(self.late)
+        opened = self.returns.open(any(isinstance(n, ast.Return) for n in own))
+        before = self._state()
+        made = self._carried(node, leaves)
+        opened += made
+        self.active = self.name("active", "going_on") if self._by_tensor(own, tests) else None
+        skips = any(isinstance(n, ast.Continue) for n in own)
+        self.turn = self.name("this_turn", "in_turn") if skips else None
+        opened += self._starts(predicate)
+        body = self._body(node, predicate, tests)
+        numbers = {n for n in self.values.numbers if n.isidentifier() and n not in before[0]}
+        first = sorted(n for n in numbers if n in before[2])
+        if first:  # from the second turn on it is a tensor: so it is in the first
+            opened += [self.assign(n, self.values.call("tensor", self.load(n))) for n in first]
+            ragged, self.bound = self.values.ragged, set(before[2])
+            self.values.numbers = {**before[0], **{n: n for n in first}}
+            self.values.ragged = ragged & before[2] | before[1]
+            body = self._body(node, predicate, tests)
+        head.body = body or [ast.Pass()]
+        active, (self.active, self.turn, self.base, self.late) = self.active, outer
+        self.late |= stored(node.body) - self.bound
+        last = self.block(node.orelse, active or predicate) if node.orelse else []
+        return [*opened, head, *last]
+
+    def _by_tensor(self, own, tests):
+        return tests is not None or any(isinstance(n, (ast.Break, ast.Return)) for n in own)
+
+    def _starts(self, predicate):
+        if not self.active:
+            return []
+        start = self.load(predicate) if predicate else self.true()
+        self.guards[self.active] = self.guards.get(predicate) if predicate else None
+        return [self.assign(self.active, start)]
+
+    def _body(self, node, predicate, tests):
+        made, inner = [], self.active or predicate
+        for test in tests or ():
+            truth = self.values.truth(test)
+            if truth is None:
+                truth = ast.Call(self.load("bool"), [self.values.shown(test)], [])
+                truth = ast.BinOp(self.load(self.active), ast.BitAnd(), truth)
+                made.append(self.assign(self.active, truth))
+            else:
+                made.append(self.assign(self.active, self.both(self.active, truth)))
+        if self.turn:
+            start = self.load(inner) if inner else self.true()
+            made.append(self.assign(self.turn, start))
+            self.guards[self.turn] = set() if inner is None else self.guards.get(inner)
+        self.base = inner
+        return made + self.block(node.body, inner)
+
+    def _carried(self, node, leaves):
+        """Names that the loop binds first, and that are read behind it: None before."""
+        outside = self._read_outside(node)
+        first = sorted((stored(node.body) - self.bound) & outside) if leaves else []
+        self.late |= set(first)
+        return [self.assign(n, ast.Constant(None)) for n in first]
+
+    def _read_outside(self, node):
+        """The names that the function reads outside of a statement."""
+        inside = set(ast.walk(node))
+        every = (n for n in ast.walk(self.function) if isinstance(n, ast.Name))
+        return {n.id for n in every if isinstance(n.ctx, ast.Load) and n not in inside}
+
+    def _own_exits(self, body):
+        """What leaves a loop or its turn, not those in loops within."""
+        found, todo = [], list(body)
+        while todo:
+            node = todo.pop()
+            if isinstance(node, (ast.Break, ast.Continue, ast.Return)):
+                found.append(node)
+            inner = isinstance(node, (ast.For, ast.While, ast.FunctionDef))
+            if inner:
+                found += [n for n in ast.walk(node) if isinstance(n, ast.Return)]
+            else:
+                todo += ast.iter_child_nodes(node)
+        return found

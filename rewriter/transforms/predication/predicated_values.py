@@ -1,0 +1,366 @@
+"""Expressions of a predicated path: a number that is read from a tensor stays a tensor of no axes,
+until something needs it as a number."""
+
+import ast
+from dataclasses import dataclass
+
+from ...analysis.kinds import PYTHON_NUMBERS
+from ..condition import closeness, host_read
+
+MATH = {"math.floor": "floor", "math.ceil": "ceil", "math.fabs": "abs"}
+_MATH = frozenset("cos sin tan exp log log2 log10 sqrt tanh sinh cosh atan asin acos erf".split())
+_SIZED = frozenset("nonzero argwhere masked_select unique unique_consecutive".split())
+_REDUCES = frozenset("any all sum mean max min numel dim item norm prod amax amin".split())
+_RAISES = {"min": "inf", "max": "-inf", "amin": "inf", "amax": "-inf"}  # without elements
+_NEVER = (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, ast.Starred)
+
+
+class NotPredicated(Exception):
+    """Why there is no predicated form."""
+
+
+@dataclass(frozen=True)
+class Converted:
+    """An expression of the new path; `number`: it is a tensor where eager has a Python number."""
+
+    node: ast.expr
+    number: bool = False
+
+
+def parsed(text):
+    return ast.parse(text, mode="eval").body
+
+
+def method(node, name, *args):
+    return ast.Call(ast.Attribute(node, name, ast.Load()), list(args), [])
+
+
+class Values:
+    """Converts expressions. `numbers`: {source of a name or an attribute: the local name of the
+    tensor that has its number}; `ragged`: names of tensors of as many rows as data says."""
+
+    def __init__(self, context, torch):
+        self.context, self.torch = context, torch
+        self.numbers, self.ragged = {}, set()
+        self.chosen = 0  # choices by tensors
+        self.reads = False  # whether something is read as a number after all, or has such a shape
+
+    def call(self, name, *args):
+        return ast.Call(parsed(f"{self.torch}.{name}"), list(args), [])
+
+    def where(self, predicate, new, old):
+        """A choice; raises NotPredicated where data says how large a side is."""
+        self.chosen += 1
+        every = (n for side in (new, old) for n in ast.walk(side))
+        if any(isinstance(n, ast.Attribute) and n.attr == "item" for n in every):
+            raise NotPredicated("a size, a slice or an index depends on what was read")
+        for one, other in ((new, old), (old, new)):
+            if isinstance(one, ast.Subscript) and ast.dump(one.value) == ast.dump(other):
+                raise NotPredicated("one side is a part of the other: they differ in shape")
+        return self.call("where", predicate, new, old)
+
+    def shown(self, node):
+        """The expression as eager has it: numbers read."""
+        converted = self.convert(node)
+        if not converted.number:
+            return converted.node
+        self.reads = True
+        return method(converted.node, "item")
+
+    def convert(self, node):
+        """The Converted of an expression; raises NotPredicated."""
+        if isinstance(node, _NEVER) and not isinstance(node, ast.Starred):
+            raise NotPredicated(f"`{self.text(node)}` stands in an expression")
+        known = self.numbers.get(ast.unparse(node)) if self.named(node) else None
+        if known:
+            return Converted(ast.Name(known, ast.Load()), True)
+        made = getattr(self, f"_{type(node).__name__.lower()}", None)
+        return made(node) if made else self._parts(node)
+
+    def named(self, node):
+        return isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)
+
+    def text(self, node):
+        return " ".join(ast.unparse(node).split())
+
+    def is_tensor(self, node):
+        return self.context.kind(node).is_tensor
+
+    def _parts(self, node):
+        """What has parts, of which those that are numbers are read."""
+        if isinstance(node, ast.FormattedValue) and self.decides(node.value):
+            raise NotPredicated("a text is made of a tensor's value")
+        fields = {}
+        for name, value in ast.iter_fields(node):
+            if isinstance(value, list):
+                fields[name] = [self._part(v) for v in value]
+            else:
+                fields[name] = self._part(value)
+        return Converted(ast.copy_location(type(node)(**fields), node))
+
+    def _part(self, value):
+        if isinstance(value, ast.comprehension):
+            if any(self.decides(test) for test in value.ifs):
+                raise NotPredicated("a comprehension chooses by a tensor's value")
+            return self._parts(value).node
+        if isinstance(value, ast.expr) and isinstance(getattr(value, "ctx", ast.Load()), ast.Load):
+            return self.shown(value)
+        return self._parts(value).node if isinstance(value, (ast.keyword, ast.Slice)) else value
+
+    # Reads
+
+    def _call(self, node):
+        read = host_read(node, self.context)
+        if read is not None:
+            return self._read(node, read)
+        counted = self._count(node) or self._masked(node)
+        if counted is not None:
+            return counted
+        name = self.context.resolve(node.func) or ""
+        close = closeness(node, self.context)
+        if close:
+            return Converted(parsed(close), True)
+        if any(self.convert(a).number for a in node.args if not isinstance(a, ast.Starred)):
+            found = self._of_numbers(node, name)
+            if found is not None:
+                return Converted(found, True)
+        self._note_shape(node, name)
+        return self._parts(node)
+
+    def _read(self, node, read):
+        kind, value = self.context.kind(read), self.convert(read).node
+        category = self.context.inference.tokens.category(kind.dtype)
+        value = value if kind.rank == 0 else method(value, "reshape", ast.Tuple([], ast.Load()))
+        wanted = node.func.id if isinstance(node.func, ast.Name) else ""
+        if wanted == "int" and category != "int":
+            value = method(value, "long")
+        if wanted == "float" and category != "float":
+            value = method(value, "float")
+        if wanted == "bool" and kind.dtype != self.context.inference.tokens.bool:
+            value = ast.Compare(value, [ast.NotEq()], [ast.Constant(0)])
+        return Converted(value, True)
+
+    def _count(self, node):
+        """How many rows something has, where data says it."""
+        owner, func = None, node.func if isinstance(node, ast.Call) else None
+        if isinstance(func, ast.Name) and func.id == "len" and len(node.args) == 1:
+            owner = node.args[0]
+        elif isinstance(func, ast.Attribute) and func.attr in ("numel", "size"):
+            first = not node.args or ast.unparse(node.args[0]) == "0"
+            owner = func.value if first else None
+        if owner is None or not self.is_ragged(owner):
+            return None
+        self.reads = True
+        rows = parsed(f"{self.torch}.scalar_tensor(0, dtype={self.torch}.int64)")
+        rows.args = (
+            [method(self.convert(owner).node, func.attr, *node.args)]
+            if isinstance(func, ast.Attribute)
+            else [
+                ast.Subscript(parsed(f"({ast.unparse(owner)}).shape"), ast.Constant(0), ast.Load())
+            ]
+        )
+        return Converted(rows, True)
+
+    def _masked(self, node):
+        """`x[mask].min()` of as many axes as the mask has: `where(mask, x, inf).min()`, for what is
+        chosen may be nothing; None for other calls."""
+        func = node.func if isinstance(node.func, ast.Attribute) else None
+        if func is None or func.attr not in _RAISES or node.args or node.keywords:
+            return None
+        if not self.is_ragged(func.value):
+            return None
+        chosen, kind = func.value, self.context.kind
+        index = chosen.slice if isinstance(chosen, ast.Subscript) else None
+        if index is None or not self._is_source(chosen) or isinstance(index, ast.Tuple):
+            raise NotPredicated(f"`{self.text(node)}` raises where there are no rows")
+        ranks = {kind(chosen.value).rank, kind(index).rank}
+        category = self.context.inference.tokens.category(kind(chosen.value).dtype)
+        if len(ranks) != 1 or None in ranks or category != "float":
+            raise NotPredicated(f"`{self.text(node)}` raises where there are no rows")
+        least = parsed(f"float('{_RAISES[func.attr]}')")
+        parts = self.convert(index).node, self.convert(chosen.value).node, least
+        return Converted(method(self.call("where", *parts), func.attr))
+
+    def is_ragged(self, node):
+        """Whether an expression has as many rows as data says."""
+        if self.context.kind(node).rank == 0 or self._reduces(node):
+            return False
+        return any(
+            (isinstance(n, ast.Name) and n.id in self.ragged) or self._is_source(n)
+            for n in ast.walk(node)
+        )
+
+    def masks(self, node):
+        """The names in an expression that choose rows: masks, and what has as many rows."""
+        bools, names = self.context.inference.tokens.bool, set()
+        for part in ast.walk(node):
+            if isinstance(part, ast.Name) and (
+                part.id in self.ragged or self.context.kind(part).dtype == bools
+            ):
+                names.add(part.id)
+        return names
+
+    def _reduces(self, node):
+        called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        return called and node.func.attr in _REDUCES and not node.args and not node.keywords
+
+    def _is_source(self, node):
+        if isinstance(node, ast.Subscript):
+            axes = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            bools = self.context.inference.tokens.bool
+            return any(self.is_tensor(a) and self.context.kind(a).dtype == bools for a in axes)
+        if not isinstance(node, ast.Call):
+            return False
+        called = self.context.called(node)
+        if called is not None:
+            return self._gives_rows(called.node)
+        full = self.context.resolve(node.func) or ""
+        if full == "torch.where":
+            return len(node.args) == 1
+        last = full.rpartition(".")[2] if full.startswith("torch.") else ""
+        owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+        if owner is not None and self.is_tensor(owner):
+            last = node.func.attr
+        return last in _SIZED
+
+    def _gives_rows(self, function):
+        """Whether what a function returns is itself of as many rows as data says."""
+        values = (n.value for n in ast.walk(function) if isinstance(n, ast.Return) and n.value)
+        while_indexed = [v.value if isinstance(v, ast.Subscript) else v for v in values]
+        return any(isinstance(v, ast.Call) and self._is_source(v) for v in while_indexed)
+
+    def _note_shape(self, node, name):
+        self.reads |= self._is_source(node)
+
+    # Operators
+
+    def _of_numbers(self, node, name):
+        """A call of Python's or `math`'s functions of numbers, as one of tensors; None for
+        others."""
+        values = [self.convert(a) for a in node.args]
+        last = name.rpartition(".")[2]
+        if name in ("min", "max") and len(values) == 2 and not node.keywords:
+            return self._extreme(name, values)
+        if name.startswith("math.") and last in _MATH and len(values) == 1:
+            return self.call(last, values[0].node)
+        if name in MATH:
+            return method(self.call(MATH[name], values[0].node), "long")
+        if name in ("abs", "float", "int", "bool", "round") and len(values) == 1:
+            inner = values[0].node
+            made = {"abs": "abs", "float": "float", "int": "long", "bool": "bool"}
+            return (
+                method(inner, made[name])
+                if name in made
+                else method(method(inner, "round"), "long")
+            )
+        return None
+
+    def _extreme(self, name, values):
+        if all(v.number for v in values):
+            return self.call(f"{name}imum", *(v.node for v in values))
+        tensor, bound = values if values[0].number else values[::-1]
+        limit = ast.keyword("max" if name == "min" else "min", bound.node)
+        return ast.Call(parsed(f"{self.torch}.clamp"), [tensor.node], [limit])
+
+    def _binop(self, node):
+        left, right = self.convert(node.left), self.convert(node.right)
+        number = (left.number or right.number) and not self.is_tensor(node)
+        number = number and not self.is_tensor(node.left) and not self.is_tensor(node.right)
+        return Converted(ast.BinOp(left.node, node.op, right.node), number)
+
+    def _unaryop(self, node):
+        if isinstance(node.op, ast.Not):
+            truth = self.truth(node.operand)
+            if truth is not None:
+                return Converted(self.call("logical_not", truth), True)
+        inner = self.convert(node.operand)
+        return Converted(ast.UnaryOp(node.op, inner.node), inner.number)
+
+    def _compare(self, node):
+        parts = [node.left, *node.comparators]
+        values = [self.convert(p) for p in parts]
+        number = any(v.number for v in values) and not any(map(self.is_tensor, parts))
+        plain = (ast.Is, ast.IsNot, ast.In, ast.NotIn)
+        if any(isinstance(op, plain) for op in node.ops):
+            return self._parts(node)
+        pairs = zip(values, node.ops, values[1:], strict=False)
+        made = [ast.Compare(a.node, [op], [b.node]) for a, op, b in pairs]
+        decided = number or any(map(self.is_tensor, parts))
+        if len(made) > 1 and decided:
+            whole = made[0]
+            for each in made[1:]:
+                whole = self.call("logical_and", whole, each)
+            return Converted(whole, True)
+        return Converted(
+            ast.Compare(values[0].node, node.ops, [v.node for v in values[1:]]), number
+        )
+
+    def _boolop(self, node):
+        truths = [self.truth(v) for v in node.values]
+        if all(t is None for t in truths):
+            return self._parts(node)
+        made, name = None, "logical_and" if isinstance(node.op, ast.And) else "logical_or"
+        symbol = ast.BitAnd() if isinstance(node.op, ast.And) else ast.BitOr()
+        tensors = [t for t in truths if t is not None]
+        for truth in tensors:
+            made = truth if made is None else self.call(name, made, truth)
+        for value, truth in zip(node.values, truths, strict=True):
+            if truth is None:
+                asked = ast.Call(ast.Name("bool", ast.Load()), [self.shown(value)], [])
+                made = ast.BinOp(made, symbol, asked)
+        return Converted(made, True)
+
+    def _ifexp(self, node):
+        truth = self.truth(node.test)
+        if truth is None:
+            return self._parts(node)
+        sides = [self.convert(n) for n in (node.body, node.orelse)]
+        for side in (node.body, node.orelse):
+            self.selectable(side)
+        tensor = any(map(self.is_tensor, (node.body, node.orelse)))
+        return Converted(self.where(truth, *(s.node for s in sides)), not tensor)
+
+    def selectable(self, node):
+        """Raises where a value is neither a tensor nor a number."""
+        kind = self.context.kind(node)
+        known = kind.is_tensor or kind.what in PYTHON_NUMBERS or self.convert(node).number
+        if not known or (kind.optional and not kind.is_tensor):
+            raise NotPredicated(f"`{self.text(node)}` is not known to be a tensor or a number")
+
+    def _subscript(self, node):
+        counted = isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
+        if counted and ast.unparse(node.slice) == "0" and self.is_ragged(node.value.value):
+            size = parsed(f"{self.torch}.scalar_tensor(0, dtype={self.torch}.int64)")
+            size.args, self.reads = [self._parts(node).node], True
+            return Converted(size, True)
+        self.reads |= self._is_source(node)
+        if self.is_tensor(node.value) and self.named(node.slice):
+            index = self.convert(node.slice).node  # of no axes: it picks one, as a number does
+            return Converted(ast.Subscript(self.shown(node.value), index, ast.Load()))
+        return self._parts(node)
+
+    # Truth
+
+    def decides(self, node):
+        """Whether the truth of an expression is a tensor's."""
+        if not isinstance(node, ast.expr):
+            return False
+        return self.is_tensor(node) or self.convert(node).number
+
+    def truth(self, node):
+        """A bool tensor of no axes for what decides; None for what Python decides."""
+        if isinstance(node, ast.Constant):
+            return None
+        converted, kind = self.convert(node), self.context.kind(node)
+        if not converted.number and not kind.is_tensor:
+            return None
+        if kind.optional and isinstance(node, ast.Name):
+            raise NotPredicated(f"`{node.id}` may be None")
+        bools = isinstance(node, (ast.Compare, ast.BoolOp)) or (
+            isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+        )
+        made = converted.node
+        if not bools and kind.dtype != self.context.inference.tokens.bool:
+            made = ast.Compare(made, [ast.NotEq()], [ast.Constant(0)])
+        one = converted.number or kind.rank == 0
+        return made if one else method(made, "reshape", ast.Tuple([], ast.Load()))

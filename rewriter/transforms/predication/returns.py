@@ -1,0 +1,145 @@
+"""What a predicated path returns: the first value that eager would have returned, selected part by
+part."""
+
+import ast
+
+from .predicated_values import NotPredicated, method
+
+_EMPTY = ("[:0]", "(0,", "(0)")
+
+
+class Returns:
+    """`state`: "none" where nothing was returned under a predicate so far, "sure" where something
+    was, "maybe" where that is asked while the graph is made."""
+
+    def __init__(self, path):
+        self.path, self.state = path, "none"
+        self.left, self.results = "", []
+        self.shape, self.ragged = None, []
+        self.made_of = {}  # the names that each name was made of, for tests of emptiness
+
+    def open(self, needed):
+        """What stands before a part that may return under a predicate, and may not be reached."""
+        if not needed or self.state != "none":
+            return []
+        shapes = [n.value for n in ast.walk(self.path.function) if isinstance(n, ast.Return)]
+        leaves = self._leaves(shapes[-1]) if shapes and shapes[-1] is not None else None
+        if leaves is None:
+            raise NotPredicated("it returns nothing")
+        self._names(shapes[-1], leaves)
+        self.state = "maybe"
+        path, nothing = self.path, ast.Constant(None)
+        made = [path.assign(name, nothing) for name in self.results]
+        return [path.assign(self.left, ast.Constant(False)), *made]
+
+    def _names(self, value, leaves):
+        self.shape, path = self._shape(value), self.path
+        self.left = path.name("returned", "has_returned")
+        self.results = [path.name("result", "first_result") for _ in leaves]
+
+    def effect(self, predicate):
+        """The predicate of what is written for good; None where all runs."""
+        path = self.path
+        held = None if predicate is None else path.load(predicate)
+        if self.state == "none":
+            return held
+        still = path.otherwise(path.load(self.left))
+        if self.state == "maybe":
+            still = ast.UnaryOp(
+                ast.Invert(), ast.BinOp(path.true(), ast.BitAnd(), path.load(self.left))
+            )
+        return still if held is None else path.values.call("logical_and", held, still)
+
+    def made(self, node, predicate):
+        """The statements for a `return`."""
+        path = self.path
+        if node.value is None:
+            raise NotPredicated("it returns nothing")
+        if predicate is None and self.state == "none":
+            return [ast.Return(self._read(node.value))]
+        leaves = self._leaves(node.value)
+        if self.state == "none":
+            self._names(node.value, leaves)
+        if self._shape(node.value) != self.shape:
+            raise NotPredicated("what is returned differs in its form")
+        ragged = [path.values.is_ragged(leaf) for leaf in leaves]
+        if ragged != (self.ragged or ragged):
+            raise NotPredicated("data says how many rows are returned")
+        self.ragged = ragged
+        for leaf in leaves:
+            path.values.selectable(leaf)
+        values = [path.values.convert(leaf).node for leaf in leaves]
+        if predicate is None:
+            return [ast.Return(self._last(node.value, leaves, values))]
+        return self._first(values, predicate)
+
+    def _first(self, values, predicate):
+        path = self.path
+        made = []
+        for name, value in zip(self.results, values, strict=True):
+            old = path.load(name)
+            chosen = value if self.state == "none" else self._kept(old, value)
+            made.append(path.assign(name, chosen))
+        held = path.load(predicate)
+        if self.state == "none":
+            self.state = "sure"
+            return [*made, path.assign(self.left, held)]
+        both = ast.BinOp(held, ast.BitOr(), path.load(self.left))
+        return [*made, path.assign(self.left, both)]
+
+    def _kept(self, old, value):
+        """What was returned before, or else the value."""
+        path = self.path
+        chosen = path.values.where(path.load(self.left), old, value)
+        if self.state == "sure":
+            return chosen
+        fits = ast.Compare(old, [ast.Is()], [ast.Constant(None)])
+        return ast.IfExp(fits, value, chosen)
+
+    def _last(self, value, leaves, values):
+        path = self.path
+        chosen = []
+        for name, leaf, last in zip(self.results, leaves, values, strict=True):
+            kept = self._kept(path.load(name), last)
+            if not path.values.is_tensor(leaf):
+                path.values.reads = True
+                kept = method(kept, "item")
+            chosen.append(kept)
+        return self._rebuilt(value, iter(chosen))
+
+    # The form of a result
+
+    def _shape(self, value):
+        if isinstance(value, (ast.Tuple, ast.List)):
+            return type(value).__name__, tuple(map(self._shape, value.elts))
+        if isinstance(value, ast.Dict):
+            keys = tuple(ast.unparse(k) if k else "" for k in value.keys)
+            return "Dict", keys, tuple(map(self._shape, value.values))
+        return ""
+
+    def _leaves(self, value):
+        if isinstance(value, (ast.Tuple, ast.List)):
+            return [leaf for e in value.elts for leaf in self._leaves(e)]
+        if isinstance(value, ast.Dict):
+            return [leaf for e in value.values for leaf in self._leaves(e)]
+        return [value]
+
+    def _rebuilt(self, value, leaves):
+        if isinstance(value, (ast.Tuple, ast.List)):
+            return type(value)([self._rebuilt(e, leaves) for e in value.elts], ast.Load())
+        if isinstance(value, ast.Dict):
+            return ast.Dict(value.keys, [self._rebuilt(e, leaves) for e in value.values])
+        return next(leaves)
+
+    def _read(self, value):
+        """A result with its numbers read."""
+        leaves = self._leaves(value)
+        return self._rebuilt(value, iter([self.path.values.shown(leaf) for leaf in leaves]))
+
+    def drops(self, node, predicate):
+        """Whether an `if` returns no rows where a mask chooses none: what follows does so too."""
+        one = len(node.body) == 1 and isinstance(node.body[0], ast.Return)
+        if not one or node.body[0].value is None or self.path._nonempty(node.test) is None:
+            return False
+        texts = [ast.unparse(leaf) for leaf in self._leaves(node.body[0].value)]
+        return all(any(e in t for e in _EMPTY) for t in texts)

@@ -1,0 +1,183 @@
+"""Functions that decide by tensors: one path for compiled code is one graph, gives what eager gives,
+with its gradients, and leaves eager as it was."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from dynfix.codemods.cli import side_by_side
+
+from . import support
+
+PATHS = {
+    "early return": """
+        if x.max() > 2:
+            return x.sum(), 0
+        x = x * 2
+        return x.mean(), 1
+""",
+    "statements on both sides": """
+        if x.sum() > 0:
+            y = x * 2
+            z = y + 1
+        else:
+            y = x - 1
+            z = y * 3
+        return y + z
+""",
+    "loop that is left": """
+        for i in range(4):
+            y = x * 0.5 + i
+            if y.abs().max() < 1.5:
+                break
+            x = y
+        return x, y
+""",
+    "return from a loop": """
+        t = 1.0
+        for _ in range(4):
+            y = x - t
+            if y.abs().mean() < 0.9:
+                return y
+            t *= 0.5
+        return x
+""",
+    "turns that are passed over": """
+        total = x.new_zeros(())
+        for i in range(4):
+            row = x[i]
+            if row.sum() < 0:
+                continue
+            total = total + row.max()
+            total = total * 1.5
+        return total
+""",
+    "break below another choice": """
+        n = 0
+        for i in range(3):
+            if x.sum() > i:
+                if x.max() > 1:
+                    break
+                n += 1
+            x = x + 0.5
+        return x, n
+""",
+    "while with a counter": """
+        n, change = 0, float("inf")
+        while change > 0.1 and n < 5:
+            y = torch.tanh(x)
+            change = (y - x).abs().max().item()
+            x = y
+            n += 1
+        return x, n
+""",
+    "dispatch": """
+        out = torch.zeros_like(x)
+        for i in range(2):
+            rows = torch.where((x[:, 0] > 0) == bool(i))[0]
+            if len(rows) == 0:
+                continue
+            out[rows] = x[rows] * (i + 2)
+        return out
+""",
+    "nothing chosen": """
+        keep = x[:, 0] > 0.5
+        if keep.sum() == 0:
+            return x[:0], x[:0] * 2
+        return x[keep], x[keep] * 2
+""",
+    "checks": """
+        if x.min() < -50 or x.max() > 50:
+            raise ValueError(f"{x.min():.2f} is out of range")
+        assert not torch.isnan(x).any(), "NaN"
+        return x * 2
+""",
+    "state": """
+        y = x * 2
+        if y.max() > 2:
+            self.seen += 1
+            y = y * 0.5
+        return y
+""",
+}
+HEAD = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.seen = 0
+
+    def forward(self, x: torch.Tensor):"""
+
+
+def modules(body):
+    text = HEAD + body
+    fixed = support.fixed(text, unsafe=True, ignore=())
+    assert "select by predicates when compiled" in {f.fix.title for f in fixed.applied}
+    again = support.fixed(fixed.source.text, unsafe=True, ignore=())
+    assert again.source.text == fixed.source.text
+    return [side_by_side.load_text(t, "model.py", "model").Model for t in (text, fixed.source.text)]
+
+
+def numbers(value):
+    parts = value if isinstance(value, tuple) else (value,)
+    return [p if isinstance(p, torch.Tensor) else torch.tensor(float(p)) for p in parts]
+
+
+def run(call, x):
+    """What a call gives, and the gradient of its input: zeros, where a path has computed what eager
+    has not, are as good as none."""
+    x = x.clone().requires_grad_()
+    given = numbers(call(x))
+    learned = [g.double().sum() for g in given if g.requires_grad]
+    gradient = torch.autograd.grad(sum(learned), x)[0] if learned else torch.zeros_like(x)
+    return [*(g.detach() for g in given), gradient]
+
+
+@pytest.mark.parametrize("body", PATHS.values(), ids=PATHS)
+def test_predicated_path(body):
+    before, after = modules(body)
+    torch.manual_seed(0)
+    x = torch.randn(4, 3)
+    torch._dynamo.reset()
+    assert side_by_side.count_breaks(before(), (x,)) > 0
+    torch._dynamo.reset()
+    assert side_by_side.count_breaks(after(), (x,)) == 0
+    torch._dynamo.reset()
+    compiled = torch.compile(after(), backend="eager", fullgraph=True)
+    original, eager = before(), after()
+    for given in (x, -x.abs(), x.abs() * 4, x * 0.1):
+        wanted = run(original, given)
+        torch.testing.assert_close(run(eager, given), wanted, rtol=0, atol=0)
+        torch.testing.assert_close(run(compiled, given), wanted, check_dtype=False)
+    assert original.seen == eager.seen
+
+
+REFUSED = {
+    "list that grows": """
+        found = []
+        for row in x.unbind(0):
+            if row.sum() > 0:
+                found.append(row)
+        return found
+""",
+    "sides of other shapes": """
+        if x.sum() > 0:
+            x = x[:, :2]
+        return x
+""",
+    "text": """
+        if x.sum() > 0:
+            return f"{x.mean():.1f}"
+        return ""
+""",
+}
+
+
+@pytest.mark.parametrize("body", REFUSED.values(), ids=REFUSED)
+def test_no_path(body):
+    fixed = support.fixed(HEAD + body, unsafe=True, ignore=())
+    assert "select by predicates when compiled" not in {f.fix.title for f in fixed.applied}
