@@ -21,7 +21,7 @@ from .definitions import FileProgram, last_name
 from .file_summary import summary
 from .findings import ERROR, Finding
 from .inference import Inference
-from .project_graph import Project
+from .project_graph import ProjectGraph
 
 # What runs a function once and keeps the side that it took, or refuses to take one.
 _TRACERS = (
@@ -71,7 +71,7 @@ class FileContext(FileView):
         seen = {path: self.facts.captured} if self.facts else {}
         files = {path: summary(self.program, path)}
         scope, entries = self.settings.scope, self.settings.entry
-        return Project(files, scope, entries, seen, self.settings.root).links(path)
+        return ProjectGraph(files, scope, entries, seen, self.settings.root).links(path)
 
     def supposing(self, affected: set[Function]) -> FileContext:
         """The same file, with the inputs of `affected` functions taken to be tensors where their

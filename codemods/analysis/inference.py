@@ -185,7 +185,7 @@ class Inference(Calls):
         for site in sites if self.suppose else ():
             for name, kind in self._arguments(function, site):
                 found.setdefault(name, []).append(kind)
-        return {name: told for name, kinds in found.items() if (told := _told(kinds)) is not None}
+        return {name: told for name, kinds in found.items() if (told := _stated(kinds)) is not None}
 
     def _arguments(self, function: Function, site: CallSite) -> Iterator[tuple[str, Kind]]:
         """(parameter, kind) of the arguments of a call."""
@@ -582,7 +582,7 @@ class Inference(Calls):
         self._refine(node.test, True)
 
 
-def _told(kinds: list[Kind]) -> Kind | None:
+def _stated(kinds: list[Kind]) -> Kind | None:
     """What several calls give for a parameter: what all of them that tell anything agree on."""
     known = [k for k in kinds if k.what not in (UNKNOWN, "none")]
     if not known or len({k.what for k in known}) != 1:

@@ -24,7 +24,7 @@ _WRAPPERS = frozenset(["DataParallel", "DistributedDataParallel"])
 
 
 @dataclass(frozen=True)
-class Symbol:
+class Definition:
     """A function or class of the project: `name` is its qualified name in the file at `path`."""
 
     path: str
@@ -102,7 +102,7 @@ def folders_of(paths: Iterable[str]) -> set[str]:
     return found
 
 
-class Project:
+class ProjectGraph:
     """`links(path)`: what the analysis of one file needs to know of the others. Paths are real
     ones. `seen`: the functions of a file that a traced run saw under a module's call."""
 
@@ -117,15 +117,15 @@ class Project:
         self.files, self.scope, self.entries, self.seen = files, scope, entries, seen or {}
         self.root = os.path.realpath(root)
         self.modules = Modules(files.__contains__, folders_of(files).__contains__)
-        self._symbols: dict[tuple[str, str], Symbol | None] = {}
+        self._symbols: dict[tuple[str, str], Definition | None] = {}
         self._lines: dict[Place, tuple[list[ClassSummary | str], list[Place]]] = {}
         self._is_module: dict[Place, bool | None] = {}
-        self._named: dict[tuple[str, Place | None, str], tuple[Symbol, ...]] = {}
-        self._known_instances: dict[tuple[Place, str], tuple[Symbol, ...]] = {}
+        self._named: dict[tuple[str, Place | None, str], tuple[Definition, ...]] = {}
+        self._known_instances: dict[tuple[Place, str], tuple[Definition, ...]] = {}
 
     # What a name stands for
 
-    def symbol(self, path: str, reference: str, depth: int = 0) -> Symbol | None:
+    def symbol(self, path: str, reference: str, depth: int = 0) -> Definition | None:
         """The function or class that a reference of the file at `path`, one that does not begin at
         `self`, names."""
         key = path, reference
@@ -134,7 +134,7 @@ class Project:
             self._symbols[key] = self._symbol(path, reference, depth)
         return self._symbols[key]
 
-    def _symbol(self, path: str, reference: str, depth: int) -> Symbol | None:
+    def _symbol(self, path: str, reference: str, depth: int) -> Definition | None:
         if depth > _DEEPEST:
             return None
         if reference.endswith("()"):
@@ -147,20 +147,20 @@ class Project:
             return None
         return self._of_file(found[0], found[1], depth)
 
-    def _of_file(self, path: str, name: str, depth: int) -> Symbol | None:
+    def _of_file(self, path: str, name: str, depth: int) -> Definition | None:
         """What a name stands for at the top level of a file."""
         file = self.files[path]
         if name in file.functions:
-            return Symbol(path, name, False)
+            return Definition(path, name, False)
         if name in file.classes:
-            return Symbol(path, name, True)
+            return Definition(path, name, True)
         first, _, rest = name.partition(".")
         if rest:
             found = self._of_file(path, first, depth) if first not in file.imports else None
             if found is None and first in file.imports:
                 return self.symbol(path, f"{file.imports[first]}.{rest}", depth + 1)
             method = self.method(found.place, rest) if found and found.is_class else None
-            return Symbol(*method, False) if method else None
+            return Definition(*method, False) if method else None
         follow = [file.imports[first]] if first in file.imports else []
         follow += [s + first if s.endswith(".") else f"{s}.{first}" for s in file.stars]
         follow += sorted(file.assigned.get(first, ()))[:2]
@@ -223,12 +223,12 @@ class Project:
 
     # What a reference may be, and what it runs
 
-    def instances(self, place: Place, attribute: str) -> tuple[Symbol, ...]:
+    def instances(self, place: Place, attribute: str) -> tuple[Definition, ...]:
         """What an attribute of an instance of a class may hold."""
         key = place, attribute
         if key not in self._known_instances:
             self._known_instances[key] = ()
-            found: dict[Symbol, None] = {}
+            found: dict[Definition, None] = {}
             for above in self.line(place)[1]:
                 stored = self.class_of(above).attributes.get(attribute, ())
                 for reference in stored:
@@ -236,7 +236,7 @@ class Project:
             self._known_instances[key] = tuple(found)
         return self._known_instances[key]
 
-    def named(self, path: str, cls: Place | None, reference: str) -> tuple[Symbol, ...]:
+    def named(self, path: str, cls: Place | None, reference: str) -> tuple[Definition, ...]:
         """The functions and classes that a reference may stand for: of a class, it or an
         instance."""
         key = path, cls, reference
@@ -245,14 +245,14 @@ class Project:
             self._named[key] = tuple(self._all_named(path, cls, reference))
         return self._named[key]
 
-    def _all_named(self, path: str, cls: Place | None, reference: str) -> Iterator[Symbol]:
+    def _all_named(self, path: str, cls: Place | None, reference: str) -> Iterator[Definition]:
         if reference.startswith("super.") and cls is not None:
             yield from self._above(cls, reference[6:])
             return
         parts = reference.split(".")
         if parts[0] == "self":
             if cls is not None:
-                yield from self._attributes([Symbol(*cls, True)], parts[1:])
+                yield from self._attributes([Definition(*cls, True)], parts[1:])
             return
         symbol = self.symbol(path, reference)
         if symbol is not None:
@@ -267,13 +267,13 @@ class Project:
                 yield from given if applied else self._attributes(given, parts[at:])
                 return
 
-    def _above(self, cls: Place, method: str) -> Iterator[Symbol]:
+    def _above(self, cls: Place, method: str) -> Iterator[Definition]:
         for path, name in self.line(cls)[1][1:]:
             if method in self.files[path].classes[name].methods:
-                yield Symbol(path, f"{name}.{method}", False)
+                yield Definition(path, f"{name}.{method}", False)
                 return
 
-    def _given(self, symbol: Symbol) -> list[Symbol]:
+    def _given(self, symbol: Definition) -> list[Definition]:
         """What is at hand where a function was called or a class instantiated."""
         if symbol.is_class:
             return [symbol]
@@ -281,9 +281,9 @@ class Project:
         found = (self.named(symbol.path, cls, r) for r in summary.returns)
         return [s for symbols in found for s in symbols if s.is_class]
 
-    def _attributes(self, found: list[Symbol], names: list[str]) -> Iterator[Symbol]:
+    def _attributes(self, found: list[Definition], names: list[str]) -> Iterator[Definition]:
         for number, name in enumerate(names):
-            following: dict[Symbol, None] = {}
+            following: dict[Definition, None] = {}
             for symbol in found:
                 for each in self._attribute(symbol, name):
                     last = number == len(names) - 1
@@ -292,21 +292,21 @@ class Project:
             found = list(following)
         yield from found
 
-    def _attribute(self, symbol: Symbol, name: str) -> Iterator[Symbol]:
+    def _attribute(self, symbol: Definition, name: str) -> Iterator[Definition]:
         """What `instance.name` may be: a method, of classes below as well; or what is stored. Of
         `instance.name()`, what the method gives."""
         if not symbol.is_class:
             return
         if name.endswith("()"):
             method = self.method(symbol.place, name[:-2])
-            yield from self._given(Symbol(*method, False)) if method else ()
+            yield from self._given(Definition(*method, False)) if method else ()
             return
         method = self.method(symbol.place, name)
         places = [method] if method else []
         for below in self.below.get(symbol.place, ()):
             if name in self.class_of(below).methods:
                 places.append((below[0], f"{below[1]}.{name}"))
-        yield from (Symbol(*place, False) for place in places)
+        yield from (Definition(*place, False) for place in places)
         if not places:
             yield from self.instances(symbol.place, name)
 
@@ -324,7 +324,7 @@ class Project:
                 for target in self._entered(symbol, mention):
                     yield target, mention
 
-    def _entered(self, symbol: Symbol, mention: Mention) -> Iterator[Place]:
+    def _entered(self, symbol: Definition, mention: Mention) -> Iterator[Place]:
         if not symbol.is_class:
             yield symbol.place
             return
@@ -363,7 +363,7 @@ class Project:
                         if not site.method or (symbol.is_class and self.is_module(symbol.place)):
                             yield from self._started(symbol, self._shown(path, site.line))
 
-    def _started(self, symbol: Symbol, place: str) -> Iterator[tuple[Place, str]]:
+    def _started(self, symbol: Definition, place: str) -> Iterator[tuple[Place, str]]:
         if not symbol.is_class:
             yield symbol.place, place
             for given in self._given(symbol):

@@ -13,7 +13,7 @@ from ...rewriter.source.regular_files import read
 from ...rewriter.source.source_file import SourceError
 from ..analysis.file_summary import FileSummary, read_program, summary
 from ..analysis.neighbours import Neighbours
-from ..analysis.project_graph import Project
+from ..analysis.project_graph import ProjectGraph
 from . import deep_stack, notebook
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def linked(paths: list[str], settings: Settings, jobs: int) -> Settings:
             found = pool.map(_summarised, real, chunksize=max(1, min(16, len(real) // (4 * jobs))))
     files = {each.path: each for each in found if each is not None}
     seen = {path: facts.captured for path, facts in settings.facts.items() if path in files}
-    project = Project(files, settings.scope, settings.entry, seen, settings.root)
+    project = ProjectGraph(files, settings.scope, settings.entry, seen, settings.root)
     return replace(settings, project=Neighbours({path: project.links(path) for path in files}))
 
 

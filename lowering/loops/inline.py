@@ -314,7 +314,7 @@ class _Inliner(ValueRewriter):
     def covers(self, nest: Nest) -> bool:
         """Whether one of the nest's loads meets, at all its points, all the positions that the
         producer asks for."""
-        return any(self._meets_all(load, nest) for load in unconditional(nest))
+        return any(self._covers_all(load, nest) for load in unconditional(nest))
 
     def covers_harmful(self, nest: Nest, others: Sequence[Nest]) -> bool:
         """Whether one of the nest's loads meets them wherever they may be out of range, which is in
@@ -324,13 +324,13 @@ class _Inliner(ValueRewriter):
             return False
         for other in others:
             nest = _substitute(nest, other, _Inliner(other))
-        for load in (load for load in nest.loads if self._meets_all(load, nest)):
+        for load in (load for load in nest.loads if self._covers_all(load, nest)):
             given = [(self._at(case[0], load.index), case[1]) for case in cases if case]
             if all(load in unconditional(nest, (case,)) for case in given):
                 return True
         return False
 
-    def _meets_all(self, load: Value, nest: Nest) -> bool:
+    def _covers_all(self, load: Value, nest: Nest) -> bool:
         """Whether the load goes, at the points of the nest, to everything that the producer's
         positions depend on."""
         if not isinstance(load, Load) or load.buffer is not self.store.buffer:

@@ -107,7 +107,7 @@ def _unit(columns: bool) -> int:
     return 32 if columns else LOOPED
 
 
-def _beside(nest: Nest) -> tuple[int, ...]:
+def _neighbours(nest: Nest) -> tuple[int, ...]:
     """The last inner axis, if it is a short run in memory that goes on along the space, as groups
     of channels that lie last: each of its points is a column, and they are folded in the end."""
     divided = split_space(Group("fold", nest.space, (nest,))).nests[0]
@@ -126,16 +126,16 @@ def _beside(nest: Nest) -> tuple[int, ...]:
 
 def _folded(nest: Nest) -> tuple[int, ...]:
     """The inner axes without one of columns that lie side by side."""
-    return nest.inner[: len(nest.inner) - len(_beside(nest))]
+    return nest.inner[: len(nest.inner) - len(_neighbours(nest))]
 
 
 def _by_columns(nest: Nest) -> bool:
-    return bool(_beside(nest)) or folds_columns(nest)
+    return bool(_neighbours(nest)) or folds_columns(nest)
 
 
 def _splits(nest: Nest, device: Device) -> int:
     """Into how many parts the inner axes of a nest should be cut; 0: leave them whole."""
-    beside, columns = _beside(nest), _by_columns(nest)
+    beside, columns = _neighbours(nest), _by_columns(nest)
     rows, length = prod((*nest.space, *beside)), prod(_folded(nest))
     programs = -(-rows // COLUMNS) if columns else rows
     least = FEWEST if columns else PERSISTENT
@@ -231,7 +231,7 @@ def split(group: Group, count: int) -> Pieces:
 class _Split:
     def __init__(self, group: Group, count: int) -> None:
         self.group, self.nest = group, group.nests[0]
-        self.columns, self.beside = _by_columns(self.nest), _beside(self.nest)
+        self.columns, self.beside = _by_columns(self.nest), _neighbours(self.nest)
         self.length = prod(_folded(self.nest))
         self.chunk, self.count = _chunks(self.length, count, _unit(self.columns))
         self.rows = prod((*group.space, *self.beside))
