@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.findings import ERROR
-from . import colour, formats
+from . import formats
 from .command_line import CLEAN, FAILED, FINDINGS
 from .on_demand import OnDemand
 from .settings import SettingsError
@@ -42,7 +44,7 @@ def report(
     else:
         known = formats if for_people else machine_formats
         printed = known.FORMATTERS[settings.output_format]
-        stream.write(printed(shown, lines, colour.painter(stream)))
+        stream.write(printed(shown, lines, painter(stream)))
     stream.flush()  # what stderr says comes after it, wherever both go
     if not options.quiet and for_people:
         _summary(results, left, failures, options, settings)
@@ -138,3 +140,25 @@ def _ways_out(failing: list[Finding], options: argparse.Namespace, settings: Set
     if unsafe and not settings.unsafe_fixes:
         parts.append(f"{unsafe} fixable with `--unsafe-fixes`.")
     return parts
+
+
+# Whether output is coloured: https://no-color.org, FORCE_COLOR, TERM, and a terminal.
+
+
+def coloured(stream: Any) -> bool:
+    """NO_COLOR goes first, then FORCE_COLOR; else a terminal that is not TERM=dumb has colours."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    forced = os.environ.get("FORCE_COLOR", "")
+    if forced:
+        return forced not in ("0", "false")
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def painter(stream: Any) -> Callable[[str, str], str]:
+    """Marks up text for a stream; rich is loaded only where there are colours."""
+    if not coloured(stream):
+        return lambda text, style: text
+    from rich.style import Style
+
+    return lambda text, style: Style.parse(style).render(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -14,7 +15,6 @@ from ...rewriter.catalogue import REASONS
 from ...rewriter.source.regular_files import read
 from ...rewriter.source.spans import Safety
 from ..analysis.findings import CommandError
-from .toml import tables
 
 if TYPE_CHECKING:
     from ..analysis.file_links import FileLinks
@@ -341,3 +341,27 @@ def load(start: str, config: str | None = None) -> Settings:
     converted = dict(convert(name, value, path) for name, value in values.items())
     root = os.path.dirname(os.path.realpath(path))
     return replace(Settings(root=root, source=path), **converted)
+
+
+# The tables of a TOML file, as the settings need them.
+
+
+class TomlError(ValueError):
+    """The text is no TOML, or the table that is asked for is none."""
+
+
+def tables(text: str, prefix: Any) -> dict[str, Any]:
+    """The table `prefix` of a TOML document as nested dicts; {} where there is none."""
+    if sys.version_info >= (3, 11):  # imported only where there is TOML to read
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise TomlError(str(error)) from None
+    for part in prefix:
+        table = table.get(part, {})
+        if not isinstance(table, dict):
+            raise TomlError(f"{part} is no table")
+    return table
