@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from dynfix.codemods.cli import colour, completion, file_writes, runner
+from dynfix.codemods.cli import command_report, completion, file_writes, runner
 from dynfix.codemods.cli.settings import FORMATS, Settings
 
 from . import support
@@ -399,7 +399,7 @@ def test_colours(monkeypatch, terminal, variables, expected):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert colour.coloured(Screen(terminal)) is expected
+    assert command_report.coloured(Screen(terminal)) is expected
 
 
 def test_forced_colours_are_printed(folder, monkeypatch):
