@@ -5,11 +5,12 @@ import contextlib
 import sys
 from typing import Any
 
-MOST_TEXTS = 8_192
-LONGEST = 100_000  # characters of one text
+MAX_CHARACTERS = 1 << 24  # of all texts that are kept
+LONGEST = 100_000  # of one text
 _MADE = ("<unknown>", "<frozen")  # by `ast.parse`, and what the interpreter brings along
 
 _texts: dict[tuple[str, str], None] = {}  # (file, text), the latest last
+_characters = 0
 
 
 def keep() -> None:
@@ -35,10 +36,16 @@ def _compiled(text: Any, file: Any) -> None:
     if isinstance(text, bytes):
         text = text.decode(errors="replace")
     if "def " in text or "lambda" in text:
-        _texts.pop((file, text), None)
+        global _characters
+        if (file, text) in _texts:
+            del _texts[file, text]
+        else:
+            _characters += len(text)
         _texts[file, text] = None
-        if len(_texts) > MOST_TEXTS:
-            _texts.pop(next(iter(_texts)), None)
+        while _characters > MAX_CHARACTERS:
+            oldest = next(iter(_texts))
+            del _texts[oldest]
+            _characters -= len(oldest[1])
 
 
 def of(file: str, name: str) -> list[str]:
