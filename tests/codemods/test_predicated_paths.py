@@ -164,6 +164,13 @@ REFUSED = {
                 found.append(row)
         return found
 """,
+    "tensor that grows": """
+        for _ in range(3):
+            x = torch.cat([x, x[:1]])
+            if x.sum() > 0:
+                break
+        return x
+""",
     "sides of other shapes": """
         if x.sum() > 0:
             x = x[:, :2]

@@ -12,6 +12,10 @@ _MATH = frozenset("cos sin tan exp log log2 log10 sqrt tanh sinh cosh atan asin 
 _SIZED = frozenset("nonzero argwhere masked_select unique unique_consecutive".split())
 _REDUCES = frozenset("any all sum mean max min numel dim item norm prod amax amin".split())
 _RAISES = {"min": "inf", "max": "-inf", "amin": "inf", "amax": "-inf"}  # without elements
+_SHAPES = frozenset(
+    "cat concat concatenate hstack vstack dstack stack pad repeat repeat_interleave tile expand"
+    " unsqueeze squeeze reshape view flatten unflatten t transpose permute narrow".split()
+)
 _NEVER = (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, ast.Starred)
 
 
@@ -57,7 +61,16 @@ class Values:
         for one, other in ((new, old), (old, new)):
             if isinstance(one, ast.Subscript) and ast.dump(one.value) == ast.dump(other):
                 raise NotPredicated("one side is a part of the other: they differ in shape")
+            if self._reshapes(one, other):
+                raise NotPredicated("one side is the other in another shape")
         return self.call("where", predicate, new, old)
+
+    def _reshapes(self, node, part):
+        """Whether an expression joins, pads or lays out a part of it anew."""
+        wanted = ast.dump(part)
+        calls = (n for n in ast.walk(node) if isinstance(n, ast.Call))
+        named = (c for c in calls if getattr(c.func, "attr", "") in _SHAPES)
+        return any(ast.dump(n) == wanted for c in named for n in ast.walk(c))
 
     def shown(self, node):
         """The expression as eager has it: numbers read."""
