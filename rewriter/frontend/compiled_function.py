@@ -11,7 +11,7 @@ from typing import Any
 from ...lowering.autograd.double_backward import Differentiable
 from ...runtime import diagnostics
 from ...runtime.environment.supported_torch import warn_if_untested
-from ...runtime.errors import GraphBreakError
+from ...runtime.errors import BuildError, GraphBreakError
 from ...runtime.guards.guard import Arg, GuardState, Kwarg, Obj, is_transformed, is_watched
 from ...runtime.options import Options
 from ...runtime.programs.dispatch import Dispatcher
@@ -437,9 +437,9 @@ class CompiledFunction:
             programs = self._programs(recording)
             entry = recording.entry(programs, self.eager)
         except Exception as error:
-            if self.options.fullgraph or not uncapturable.mark_uncapturable(
-                self.moving.apart, recording
-            ):
+            # what cannot be built is no operator's fault
+            final = self.options.fullgraph or isinstance(error, BuildError)
+            if final or not uncapturable.mark_uncapturable(self.moving.apart, recording):
                 self._internal(error, "compiling")
             self.recordings[self.recordings.index(recording)] = Failed(recording.sites)
             return None

@@ -15,6 +15,7 @@ from torch.fx import Graph, Node
 from ...lowering.graph.graph_modules import forward_of, graph_module
 from ...lowering.graph.result_strides import NOTED
 from ...runtime import diagnostics
+from ...runtime.errors import DynfixError
 from ...runtime.guards.guard import TensorMeta
 from ...runtime.options import Options
 from ...runtime.programs.steps import CALL_INPUT, Feed
@@ -142,7 +143,11 @@ class PartProgram:
         try:
             version = self._version(given, moving)
         except Exception as error:
-            diagnostics.log.debug("a part of a graph runs as it is", exc_info=error)
+            why = (
+                str(error) if isinstance(error, DynfixError) else f"{type(error).__name__}: {error}"
+            )
+            diagnostics.log.debug("a part of a graph runs in eager", exc_info=error)
+            diagnostics.warn_once("part", f"a part of a graph runs in eager: {why}", why)
             version = _matching(given, moving), self._plain
         self._versions.append(version)
         return version[1]

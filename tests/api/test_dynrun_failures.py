@@ -54,7 +54,7 @@ def wanted(tmp_path_factory):
         (BROKEN, {}, "Sequential runs in eager: it cannot be compiled: OSError: planted"),
         pytest.param(BROKEN + "    sys.stderr = None", {}, "", marks=pytest.mark.slow),
         ("", {"PATH": "/nowhere", "CXX": "", "CC": ""}, "compiler"),
-        pytest.param(FULL_DISK, {}, "Sequential runs in eager", marks=pytest.mark.slow),
+        pytest.param(FULL_DISK, {}, "runs in eager", marks=pytest.mark.slow),
         pytest.param("", {"DYNFIX_CACHE_DIR": "/dev/null/x"}, "cache", marks=pytest.mark.slow),
     ],
     ids=["broken", "no stderr", "no compiler", "disk full", "no cache folder"],
@@ -82,7 +82,7 @@ INTERRUPTED = """
 EXECS = """
 import sys
 from dynfix.rewriter.dynrun import session
-def execs_for_ever(stored):
+def execs_for_ever(builder, stored):
     sys.modules["__main__"].execs = True
     while True:
         exec("import colorsys")

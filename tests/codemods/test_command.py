@@ -24,7 +24,9 @@ def folder(tmp_path, monkeypatch):
     """A project folder with a file of each sort; the cache in it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DYNFIX_CODEMOD_CACHE", raising=False)
-    (tmp_path / "pyproject.toml").write_text("[tool.dynfix]\n")
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.dynfix]\nextend-exclude = []\nignore = ["DYN506"]\n'
+    )
     (tmp_path / "safe.py").write_text(SAFE)
     (tmp_path / "unsafe.py").write_text(UNSAFE)
     (tmp_path / "clean.py").write_text(CLEAN)
