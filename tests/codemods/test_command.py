@@ -143,7 +143,7 @@ def test_sarif_has_what_viewers_need(folder):
 
 def test_select_ignore_and_statistics(folder):
     assert support.command("--check", "--select", "DYN3", "unsafe.py")[0] == 0
-    assert support.command("--check", "--ignore", "DYN101", "unsafe.py")[0] == 0
+    assert support.command("--check", "--ignore", "DYN101,DYN506", "unsafe.py")[0] == 0
     assert (
         support.command("--check", "--select", "DYN3", "--extend-select", "DYN101", "unsafe.py")[0]
         == 1
@@ -160,12 +160,12 @@ def test_select_ignore_and_statistics(folder):
     [
         (
             "pyproject.toml",
-            '[tool.other]\nx = 1\n[tool.dynfix]\nignore = [\n  "DYN101", # why\n]\n',
+            '[tool.other]\nx = 1\n[tool.dynfix]\nignore = [\n  "DYN101", # why\n  "DYN506"]\n',
         ),
-        ("pyproject.toml", '[tool.dynfix.per-file-ignores]\n"un*.py" = ["DYN1"]\n'),
+        ("pyproject.toml", '[tool.dynfix.per-file-ignores]\n"un*.py" = ["DYN1", "DYN506"]\n'),
         ("dynfix.toml", 'select = ["DYN3"]\n'),
-        ("setup.cfg", "[dynfix]\nignore = DYN101\n"),
-        ("setup.cfg", "[dynfix]\nper-file-ignores =\n    unsafe.py: DYN101\n"),
+        ("setup.cfg", "[dynfix]\nignore = DYN101, DYN506\n"),
+        ("setup.cfg", "[dynfix]\nper-file-ignores =\n    unsafe.py: DYN101 DYN506\n"),
     ],
 )
 def test_configuration_files(folder, name, text):
@@ -193,6 +193,7 @@ def test_wrong_configuration_is_told(folder):
     ],
 )
 def test_settings_that_cannot_be_read_are_told(folder, name, text, said):
+    (folder / "pyproject.toml").unlink()
     (folder / name).write_text(text)
     code, _, err = support.command("--check", ".")
     assert code == 2 and f"{name}: " in err and said in err
