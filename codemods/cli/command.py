@@ -126,7 +126,7 @@ def _show_settings(settings: Any) -> int:
 
 def _stdin(options: Any, settings: Any) -> Any:
     raw = sys.stdin.buffer.read()
-    fixing = not options.check
+    fixing = options.diff or not options.check
     result = runner.handled(options.stdin_filename, raw, settings, fixing)
     text = _decoded(raw)
     if options.diff:
@@ -156,7 +156,7 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
         settings = replace(settings, facts=facts, cache=False)
     else:
         settings = _with_saved_facts(settings, paths)
-    fixing = not options.check and not options.add_noqa
+    fixing = (options.diff or not options.check) and not options.add_noqa
     results = runner.run(paths, settings, fixing, _progress(options, len(paths)))
     if options.trace and fixing and not options.no_verify:
         results = trace_verify.verified(options.trace, results, settings)

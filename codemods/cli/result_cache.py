@@ -48,9 +48,10 @@ def from_dict(data: dict[str, int | str]) -> Finding:
 def tool_stamp() -> str:
     """Changes whenever this tool's code does, or the Python whose `ast` it reads with."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
-    folders = (f for part in ("codemods", "rewriter") for f in os.walk(os.path.join(root, part)))
+    parts = ("codemods", "rewriter", os.path.join("lowering", "opinfo"))
+    folders = (f for part in parts for f in os.walk(os.path.join(root, part)))
     files = [os.path.join(f, name) for f, _, names in folders for name in names]
-    told = ((f, os.stat(f)) for f in sorted(files) if f.endswith(".py"))
+    told = ((f, os.stat(f)) for f in sorted(files) if f.endswith((".py", ".txt")))
     return repr((sys.version, [(f, s.st_mtime_ns, s.st_size) for f, s in told]))
 
 

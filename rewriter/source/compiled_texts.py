@@ -1,9 +1,7 @@
 """The texts that `exec`, `eval` and `python -c` compile, which stand in no file: kept as the
 interpreter tells of them (https://docs.python.org/3/library/audit_events.html, "compile")."""
 
-import contextlib
-import sys
-from typing import Any
+import sys  # and nothing else: under `python -m dynfix`, the folder's own modules come first as yet
 
 MAX_CHARACTERS = 1 << 24  # of all texts that are kept
 LONGEST = 100_000  # of one text
@@ -21,13 +19,15 @@ def keep() -> None:
     sys.addaudithook(_heard)
 
 
-def _heard(event: str, args: tuple[Any, ...]) -> None:
+def _heard(event: str, args: tuple[object, ...]) -> None:
     if event == "compile":
-        with contextlib.suppress(Exception):  # which would be raised where the user compiles
+        try:
             _compiled(*args)
+        except Exception:  # which would be raised where the user compiles
+            return
 
 
-def _compiled(text: Any, file: Any) -> None:
+def _compiled(text: object, file: object) -> None:
     if isinstance(file, bytes):
         file = file.decode(errors="replace")
     named = isinstance(file, str) and file[:1] == "<" and not file.startswith(_MADE)
