@@ -384,7 +384,7 @@ def decompositions(
     same)."""
     table = dict((core_aten_decompositions if implicit else _EXPLICIT)())
     table.update(get_decompositions(list(_EXTRA)))
-    kept = {getattr(packet, name) for packet in _KEEP for name in packet.overloads()}  # type: ignore[no-untyped-call]
+    kept = {getattr(packet, name) for packet in _KEEP for name in packet.overloads()}
     table[aten.addmm.default] = _biased_product
     table.update(foreach_decompositions())
     chosen = {op: fn for op, fn in table.items() if op not in kept and not _is_random(op)}

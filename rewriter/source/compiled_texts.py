@@ -30,8 +30,9 @@ def _heard(event: str, args: tuple[object, ...]) -> None:
 def _compiled(text: object, file: object) -> None:
     if isinstance(file, bytes):
         file = file.decode(errors="replace")
-    named = isinstance(file, str) and file[:1] == "<" and not file.startswith(_MADE)
-    if not named or not isinstance(text, str | bytes) or len(text) > LONGEST:
+    if not isinstance(file, str) or file[:1] != "<" or file.startswith(_MADE):
+        return
+    if not isinstance(text, str | bytes) or len(text) > LONGEST:
         return
     if isinstance(text, bytes):
         text = text.decode(errors="replace")

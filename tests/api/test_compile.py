@@ -186,7 +186,7 @@ def test_modes_are_known(mode):
         ({"options": {"backend": "eager"}}, "unknown option 'backend'"),
         ({"options": {"fusion": 1}}, "fusion must be True or False, not 1"),
         ({"options": {"recompile_limit": 0}}, "recompile_limit must be at least 1"),
-        ({"options": {"target": "cuda"}}, "target must be 'cpp', 'triton' or None"),
+        ({"options": {"target": "cuda"}}, "target must be one of 'cpp', 'triton', or None"),
         ({"mode": "default", "options": {}}, "either mode or options"),
         ({"dynamic": "yes"}, "dynamic must be True, False or None"),
         ({"fullgraph": "yes"}, "fullgraph must be True or False"),

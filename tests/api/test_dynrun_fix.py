@@ -107,7 +107,7 @@ def test_a_place_that_changed_in_two_ways_stays(file, capsys):
 def test_only_what_does_the_same_is_written(file, capsys, monkeypatch, same):
     def observed(command, texts):
         value = "1" if same or not texts else "2"
-        return trace_verify.Observed(value, "", 0, ())
+        return trace_verify.Observed(value, {}, "", (), {}, frozenset())
 
     monkeypatch.setattr(trace_verify, "observe", observed)
     change = Change(str(file), "x = 2")
