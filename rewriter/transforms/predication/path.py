@@ -133,6 +133,9 @@ class Path:
     # Choices
 
     def _if(self, node, predicate):
+        compiled = self._compiled_side(node)
+        if compiled is not None:
+            return self.block(compiled, predicate)
         first, rest = self._led(node)
         if first is not None:
             return (
@@ -144,6 +147,15 @@ class Path:
         if truth is None:
             return self._plain_if(node, predicate)
         return self._chosen(node, truth, predicate)
+
+    def _compiled_side(self, node):
+        """The side that compiled code takes of a choice between it and eager; None of others."""
+        test, sides = node.test, (node.body, node.orelse)
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            test, sides = test.operand, sides[::-1]
+        asks = isinstance(test, ast.Call) and not test.args
+        name = self.context.names.resolve(test.func) if asks else None
+        return sides[0] if name == "torch.compiler.is_compiling" else None
 
     def _led(self, node):
         """A test that Python's conditions lead, split in two: (Python's, the `if` of the rest)."""
