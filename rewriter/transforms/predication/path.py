@@ -30,7 +30,7 @@ class Path:
         self.function, self.context = function, context
         self.values = Values(context, torch)
         self.returns = Returns(self)
-        self.bound, self.late, self.taken = set(), set(), set()
+        self.bound, self.late, self.taken = set(), set(), names_in(function)
         self.kinds, self.guards = {}, {}
         self.active, self.turn, self.base, self.exits = None, None, None, 0
         self.asserts, self.doubts = [], {}
@@ -40,10 +40,9 @@ class Path:
 
     def name(self, *wishes):
         """A name that the function has not."""
-        every = {n.id for n in ast.walk(self.function) if isinstance(n, ast.Name)} | self.taken
-        every |= self.context.names.bound
+        bound = self.context.names.bound
         numbered = (f"{wishes[0]}_{i}" for i in range(2, 1000))
-        found = next(w for w in (*wishes, *numbered) if w not in every)
+        found = next(w for w in (*wishes, *numbered) if w not in self.taken and w not in bound)
         self.taken.add(found)
         return found
 
