@@ -14,7 +14,7 @@ from .modules import difference, net
 from .training import judged
 
 
-@pytest.mark.parametrize("first", [200, 256])
+@pytest.mark.parametrize("first", [200, pytest.param(256, marks=pytest.mark.slow)])
 def test_graphs_of_fixed_and_of_changing_sizes(first):
     tally = Tally()
     found = [check(*batch, tally) for batch in batches(graphs_of(first, 6), 6)]
@@ -33,7 +33,7 @@ def test_a_seed_gives_the_same_graph_again():
     assert grown(5, False) == grown(5, False) is not None
 
 
-@pytest.mark.parametrize("first", [0, 6])
+@pytest.mark.parametrize("first", [0, pytest.param(6, marks=pytest.mark.slow)])
 def test_modules_that_are_trained(first):
     found = {seed: difference(net(seed)) for seed in range(first, first + 3)}
     assert not any(found.values()), found
