@@ -61,11 +61,11 @@ class CheckedRun:
         torch.nn.Module.__call__ = self.watching()
         write = sys.stdout.write
 
-        def told(text: str) -> int:
+        def counted(text: str) -> int:
             self.printed.setdefault(self.current, hashlib.sha256()).update(text.encode())
             return write(text)
 
-        sys.stdout.write = told
+        sys.stdout.write = counted
         self._replace_texts()
 
     def watching(self) -> Any:
@@ -258,8 +258,8 @@ def main(argv: list[str]) -> None:
     def write() -> None:
         with open(out, "w", encoding="utf-8") as stream:
             printed = {file: text.hexdigest() for file, text in run.printed.items()}
-            told = {"values": [*run.values, *run.left()], "whole": run.whole, "wrong": run.wrong}
-            json.dump({**told, "printed": printed}, stream)
+            counted = {"values": [*run.values, *run.left()], "whole": run.whole, "wrong": run.wrong}
+            json.dump({**counted, "printed": printed}, stream)
 
     atexit.register(write)
     launch(words)

@@ -7,7 +7,7 @@ import copy
 
 from ...analysis.kinds import ANY
 from ...analysis.output_calls import is_log, is_print
-from .predicated_values import NotPredicated, Values, method
+from .predicated_values import NotPredicated, PredicatedValues, method
 from .returns import Returns
 
 _STOPS = (ast.Break, ast.Continue, ast.Return, ast.Raise)
@@ -23,12 +23,12 @@ def stored(nodes):
     return {n.id for n in every if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
 
 
-class Path:
+class PredicatedPath:
     """Converts blocks of one function. A predicate is a name, or None where all runs."""
 
     def __init__(self, function, context, torch):
         self.function, self.context = function, context
-        self.values = Values(context, torch)
+        self.values = PredicatedValues(context, torch)
         self.returns = Returns(self)
         self.bound, self.late, self.taken = set(), set(), names_in(function)
         self.kinds, self.guards = {}, {}

@@ -16,7 +16,7 @@ import ast
 from ...source.intents import insert_before
 from ...source.spans import Refusal, Safety
 from ..condition import host_read
-from .path import Path, stored
+from .path import PredicatedPath, stored
 from .predicated_values import NotPredicated
 
 _WHY = (
@@ -34,7 +34,7 @@ def predicated(function, context):
         return Refusal("`torch` is hidden by a local name, or not imported at the top of the file")
     if any(is_path(s) for s in function.body):
         return Refusal("it has a path for compiled code")
-    path = Path(function, context, found[0])
+    path = PredicatedPath(function, context, found[0])
     try:
         first, made = _converted(path, function.body)
     except NotPredicated as error:

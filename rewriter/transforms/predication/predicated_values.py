@@ -39,7 +39,7 @@ def method(node, name, *args):
     return ast.Call(ast.Attribute(node, name, ast.Load()), list(args), [])
 
 
-class Values:
+class PredicatedValues:
     """Converts expressions. `numbers`: {source of a name or an attribute: the local name of the
     tensor that has its number}; `ragged`: names of tensors of as many rows as data says."""
 
