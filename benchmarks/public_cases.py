@@ -12,7 +12,9 @@ STUBBED = frozenset(
     unidecode anyascii pysbd bangla bnnumerizer bnunicodenormalizer argbind mamba_ssm taming
     huggingface_hub safetensors inflect tokenizers transformers encodec g2pkk jamo hangul_romanize
     ahocorasick rapidfuzz sktime tensorflow mixture_of_experts rotary_embedding_torch g_mlp_pytorch
-    youtokentome webdataset
+    youtokentome webdataset dora xformers imgaug openunmix tensorboard texttable dill base58
+    cached_path fairscale lmdb torchmetrics terminaltables thefuzz tabulate
+    memory_efficient_attention_pytorch
     """.split()
 )
 

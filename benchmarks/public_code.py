@@ -1,26 +1,35 @@
-"""Whether the findings name the lines at which torch.compile breaks the graph, on public code.
+"""What dynfix finds and mends in public code, against what torch.compile breaks there.
 
-`python benchmarks/public_code.py FOLDER [CASE ...] [--findings] [--jobs N]`
+`python benchmarks/public_code.py FOLDER [CASE ...] [--fix] [--findings] [--jobs N] [--json FILE]`
 
 FOLDER holds checkouts, one a repository, named `owner+name`; nothing is fetched. Each case of
 public_cases.py builds a module of one repository and its inputs. The module runs in a process of
 its own, under `torch._dynamo.explain`; a package that is not installed is replaced by a stand-in.
-What counts as a break is the innermost line of the repository in a break's stack. It is named where
-a finding of `dynfix --check` begins in the same statement (of a compound statement: in its head).
-Findings come from text alone, over the whole repository. `--findings` lists those that stand in
-functions that a case ran and at which nothing broke: candidates for false findings."""
+What counts as a break is the innermost line of the repository in a break's stack, also where the
+break made Dynamo skip the whole frame. It is named where a finding of `dynfix --check` begins in
+the same statement (of a compound statement: in its head). Findings come from text alone, over the
+whole repository. `--findings` lists those that stand in functions that a case ran and at which
+nothing broke: candidates for false findings.
+
+With `--fix`, the files that a breaking case ran are fixed in a copy of the repository, by
+`dynfix --unsafe-fixes --trace` with a script that builds and calls the module; then breaks are
+counted again, and outputs compared with those of the original, in eager on one seed."""
 
 import argparse
 import ast
 import contextlib
 import importlib.abc
 import importlib.machinery
-import io
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
+import types
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -28,6 +37,9 @@ from pathlib import Path
 from unittest import mock
 
 from public_cases import CASES, STUBBED
+from public_more_cases import MORE
+
+CASES = CASES | MORE
 
 
 class StandIn(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -42,6 +54,7 @@ class StandIn(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def exec_module(self, module):
+        module.__version__ = "0.20.0"
         module.__getattr__ = lambda name: _stand_in(name)
 
 
@@ -54,8 +67,24 @@ def _stand_in(name):
     return mock.MagicMock(name=name)
 
 
-def observed(folder, name):
-    """The breaks and the functions that ran, of one case, in this process."""
+def _bare(*names):
+    """Makes packages importable without what their `__init__` would import."""
+    for name in names:
+        sys.modules[name] = package = types.ModuleType(name)
+        places = [os.path.join(p, *name.split(".")) for p in sys.path]
+        package.__path__ = [place for place in places if os.path.isdir(place)]
+        parent, _, last = name.rpartition(".")
+        if parent in sys.modules:
+            setattr(sys.modules[parent], last, package)
+
+
+def _bare_mock(name):
+    for number in range(len(parts := name.split("."))):
+        sys.modules[".".join(parts[: number + 1])] = mock.MagicMock()
+
+
+def built(folder, name):
+    """(the repository's folder, the module of a case, its inputs)."""
     import torch
 
     repository, setup = CASES[name]
@@ -64,24 +93,76 @@ def observed(folder, name):
     sys.path.insert(0, root)
     os.chdir(root)
     torch.manual_seed(0)
-    values = {"root": root, "sys": sys, "torch": torch, "nn": torch.nn}
-    with contextlib.redirect_stdout(io.StringIO()):
-        exec(setup, values)
-        module, inputs = values["module"], values["inputs"]
-        module(*inputs)  # what eager cannot run is no case
-        run = _functions_of(root)
-        sys.setprofile(run)
-        module(*inputs)
-        sys.setprofile(None)
+    values = {"root": root, "base": os.path.dirname(root), "sys": sys, "types": types}
+    values |= {"torch": torch, "nn": torch.nn, "mock": mock, "bare": _bare, "bare_mock": _bare_mock}
+    exec(setup, values)
+    return root, values["module"], values["inputs"]
+
+
+def observed(folder, name, outputs=None):
+    """The breaks and the functions that ran, of one case, in this process. `outputs`: where to save
+    what eager returned."""
+    import torch
+
+    root, module, inputs = built(folder, name)
+    torch.manual_seed(1)
+    result = module(*inputs)  # what eager cannot run is no case
+    if outputs:
+        torch.save(_values(result), outputs)
+    run = _functions_of(root)
+    sys.setprofile(run)
+    module(*inputs)
+    sys.setprofile(None)
+    broke = []
+    with _breaks_noted(broke):
         found = torch._dynamo.explain(module)(*inputs)
     lines = []
-    for reason in found.break_reasons:
-        inside = [f for f in reason.user_stack if os.path.realpath(f.filename).startswith(root)]
-        if inside:
-            path = os.path.relpath(os.path.realpath(inside[-1].filename), root)
-            lines.append([path, inside[-1].lineno, str(reason.reason).strip().splitlines()[0]])
+    for stack, reason in broke:
+        inside = [f for f in stack if os.path.realpath(f.filename).startswith(root + os.sep)]
+        path = os.path.relpath(os.path.realpath(inside[-1].filename), root) if inside else "?"
+        line = inside[-1].lineno if inside else 0
+        lines.append([path, line, reason.strip().splitlines()[0]])
     ran = sorted([os.path.relpath(p, root), line] for p, line in run.seen)
     return {"breaks": lines, "ran": ran, "graphs": found.graph_count}
+
+
+@contextlib.contextmanager
+def _breaks_noted(broke):
+    """Appends (stack, reason) of each graph break; a break in a loop, for which Dynamo skips the
+    frame, is in no `explain`."""
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase as Translator
+
+    log, skip = Translator.log_graph_break, Translator.raise_loop_graph_break
+
+    def noted(exc):
+        broke.append((list(getattr(exc, "real_stack", None) or ()), str(exc)))
+
+    def log_graph_break(self, code_options, reason, exc):
+        noted(exc)
+        return log(self, code_options, reason, exc)
+
+    def raise_loop_graph_break(code, exc):
+        noted(exc)
+        return skip(code, exc)
+
+    with (
+        mock.patch.object(Translator, "log_graph_break", log_graph_break),
+        mock.patch.object(
+            Translator, "raise_loop_graph_break", staticmethod(raise_loop_graph_break)
+        ),
+    ):
+        yield
+
+
+def _values(result):
+    """The tensors and numbers of an output, in order."""
+    import torch
+    from torch.utils import _pytree
+
+    if hasattr(result, "__dataclass_fields__"):
+        result = vars(result)
+    kinds = torch.Tensor, int, float, bool, str
+    return [v for v in _pytree.tree_leaves(result) if isinstance(v, kinds)]
 
 
 class _functions_of:
@@ -96,15 +177,90 @@ class _functions_of:
             self.seen.add((code.co_filename, code.co_firstlineno))
 
 
-def in_a_process(folder, name, seconds):
-    command = [sys.executable, __file__, folder, name, "--here"]
+def in_a_process(function, *args, seconds=300):
+    """The result of a function, as JSON, in a copy of this process; an error in its place."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        _child(write, seconds, function, args)
+    os.close(write)
+    with open(read, "rb") as pipe:
+        answer = pipe.read()
+    os.waitpid(pid, 0)
+    return json.loads(answer) if answer else {"error": "out of time, or crashed"}
+
+
+def _child(write, seconds, function, args):
+    signal.alarm(seconds)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nowhere, number)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
-    except subprocess.TimeoutExpired:
-        return {"error": "out of time"}
-    if done.returncode:
-        return {"error": (done.stderr.strip().splitlines() or ["?"])[-1][:200]}
-    return json.loads(done.stdout.splitlines()[-1])
+        answer = function(*args)
+    except BaseException as error:
+        answer = {"error": f"{type(error).__name__}: {error}"[:200]}
+    os.write(write, json.dumps(answer).encode())
+    os._exit(0)
+
+
+# Fixes
+
+
+def fixed(folder, name, outcome, seconds):
+    """What is left of the breaks of a case after fixes, in a copy of its repository."""
+    with tempfile.TemporaryDirectory() as scratch:
+        repository, _ = CASES[name]
+        for other in os.listdir(folder):
+            if other != repository:
+                os.symlink(os.path.join(os.path.realpath(folder), other), f"{scratch}/{other}")
+        shutil.copytree(
+            f"{folder}/{repository}", f"{scratch}/{repository}", ignore=_large, symlinks=True
+        )
+        script = Path(scratch, "run_case.py")
+        script.write_text(_SCRIPT.format(os.path.dirname(os.path.abspath(__file__)), scratch, name))
+        files = sorted({f"{scratch}/{repository}/{path}" for path, _ in outcome["ran"]})
+        command = [sys.executable, "-m", "dynfix", "--unsafe-fixes", "--isolated", "--no-cache"]
+        command += ["-j", "1", "--trace", str(script), *files]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=seconds, cwd=scratch
+            )
+        except subprocess.TimeoutExpired:
+            return {"error": "the fix ran out of time"}
+        before, after = f"{scratch}/before", f"{scratch}/after"
+        in_a_process(observed, folder, name, before)
+        found = in_a_process(observed, scratch, name, after)
+        if "error" not in found:
+            found["equal"] = in_a_process(_equal, before, after)
+        left = [row for row in done.stdout.splitlines() if ".py:" in row]
+        return {**found, "output": left[-40:], "stderr": done.stderr[-500:]}
+
+
+_SCRIPT = """import sys
+sys.path.insert(0, {!r})
+import public_code
+root, module, inputs = public_code.built({!r}, {!r})
+module(*inputs)
+"""
+
+
+def _large(folder, names):
+    paths = [(n, os.path.join(folder, n)) for n in names]
+    return {
+        n for n, p in paths if n == ".git" or (os.path.isfile(p) and os.path.getsize(p) > 1 << 20)
+    }
+
+
+def _equal(before, after):
+    """Whether two saved outputs are equal but for rounding."""
+    import torch
+
+    first, second = (torch.load(path) for path in (before, after))
+    try:
+        torch.testing.assert_close(first, second, equal_nan=True)
+    except AssertionError as error:
+        return str(error).replace("\n", " ")[:200]
+    return True
 
 
 # Findings
@@ -192,30 +348,39 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder")
     parser.add_argument("cases", nargs="*")
+    parser.add_argument("--fix", action="store_true")
     parser.add_argument("--findings", action="store_true")
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=int, default=300)
-    parser.add_argument("--kept", help="where breaks are kept from run to run (JSON)")
+    parser.add_argument("--json", help="where outcomes are written; what is there is not run again")
     options = parser.parse_args()
-    if options.here:
-        print(json.dumps(observed(options.folder, options.cases[0])))
-        return
     names = options.cases or list(CASES)
-    outcomes = _outcomes(options, names)
-    _report(options, names, outcomes)
+    _report(options, names, _outcomes(options, names))
 
 
 def _outcomes(options, names):
-    kept = Path(options.kept) if options.kept else None
-    known = json.loads(kept.read_text()) if kept and kept.exists() else {}
-    todo = [n for n in names if n not in known or "error" in known[n]]
-    with ThreadPoolExecutor(options.jobs) as pool:
-        answers = pool.map(lambda n: in_a_process(options.folder, n, options.seconds), todo)
-        for name, outcome in zip(todo, answers, strict=True):
+    """{case: what was observed}."""
+    import torch._dynamo  # noqa: F401 - once, ahead of the copies of this process
+
+    file = Path(options.json) if options.json else None
+    known = json.loads(file.read_text()) if file and file.exists() else {}
+    lock = threading.Lock()
+
+    def ask(name):
+        if name not in known or "error" in known[name]:
+            args = options.folder, name
+            outcome = in_a_process(observed, *args, seconds=options.seconds)
+        else:
+            outcome = known[name]
+        if options.fix and outcome.get("breaks") and "fixed" not in outcome:
+            outcome["fixed"] = fixed(options.folder, name, outcome, options.seconds)
+        with lock:
             known[name] = outcome
-            if kept:
-                kept.write_text(json.dumps(known))
+            if file:
+                file.write_text(json.dumps(known, indent=0))
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(ask, names))
     return known
 
 
@@ -241,12 +406,34 @@ def _report(options, names, outcomes):
         for path, line, code, message in unbroken if options.findings else ():
             print(f"  nothing broke {path}:{line}: {code} {message[:100]}")
     all_lines = totals["named"] + totals["missed"]
-    breaking = sum(bool(outcomes[n]["breaks"]) for n in ran)
-    print(f"\n{len(ran)} modules ran, {breaking} break; lines that break: {all_lines}")
+    breaking = [n for n in ran if outcomes[n]["breaks"]]
+    print(f"\n{len(ran)} modules ran, {len(breaking)} break; lines that break: {all_lines}")
     print(f"named: {totals['named']} ({totals['named'] / max(all_lines, 1):.0%})")
     print(f"findings: {sum(codes.values())} {dict(codes.most_common())}")
     print(f"findings in functions that ran, at which nothing broke: {dict(quiet.most_common())}")
     print(f"{lines} lines in {seconds:.0f} s: {lines / max(seconds, 1e-9):.0f} lines/s")
+    if options.fix:
+        _report_fixes({n: outcomes[n]["fixed"] for n in breaking}, outcomes)
+
+
+def _report_fixes(after, outcomes):
+    """How many breaking modules are whole, equal and otherwise after the fixes."""
+    print()
+    kinds = Counter()
+    for name, found in after.items():
+        before = len(outcomes[name]["breaks"])
+        if "error" in found:
+            kind = f"does not run: {found['error']}"
+        elif found["equal"] is not True:
+            kind = f"other output: {found['equal']}"
+        else:
+            kind = "whole" if not found["breaks"] else f"{before} -> {len(found['breaks'])} breaks"
+            kinds["more breaks"] += len(found["breaks"]) > before
+        kinds[kind.split(":")[0] if "->" not in kind else "still breaks"] += 1
+        print(f"{name}: {kind}")
+        for path, line, reason in found.get("breaks", ()):
+            print(f"  {path}:{line}: {reason[:100]}")
+    print(f"after fixes, of {len(after)} that break: {dict(kinds)}")
 
 
 if __name__ == "__main__":
