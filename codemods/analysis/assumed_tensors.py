@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ...rewriter.analysis.kinds import UNKNOWN, Kind
+from ...rewriter.analysis.kinds import BOOL, UNKNOWN, Kind
 
 OF_INPUT = "of an input"
 
@@ -12,6 +12,11 @@ OF_INPUT = "of an input"
 def of_input(kind: Kind) -> bool:
     """Whether something is, or comes of, an input of which nothing is known."""
     return kind.what == UNKNOWN and (kind.param is not None or kind.cls == OF_INPUT)
+
+
+def may_be_tensor(kind: Kind) -> bool:
+    """Whether something has a tensor's methods if such an input is a tensor: a comparison, too."""
+    return of_input(kind) or (kind.what == BOOL and kind.cls == OF_INPUT)
 
 
 def comes_of_input(*kinds: Kind) -> bool:

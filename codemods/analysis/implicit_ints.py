@@ -8,27 +8,47 @@ from typing import Any
 from ...rewriter.analysis.torch_facts import SIZED, SIZED_FACTORIES
 
 
-def places(resolve: Callable[..., Any], node: ast.expr) -> list[ast.expr]:
+# {function of a tensor: (the name of the number that it takes, the place behind it)}
+_NUMBERS = {
+    "narrow": ("length", 3),
+    "topk": ("k", 1),
+    "kthvalue": ("k", 1),
+    "roll": ("shifts", 1),
+    "chunk": ("chunks", 1),
+    "interpolate": ("size", 1),
+}
+
+
+def places(
+    resolve: Callable[..., Any], node: ast.expr, is_own: Callable[[ast.expr], bool] | None = None
+) -> list[ast.expr]:
     """The expressions of a call or an index that stand where an int is meant; `resolve(func)` gives
-    a dotted name."""
+    a dotted name. `is_own`: whether an expression has methods of the file, named like a tensor's or
+    not."""
     if isinstance(node, ast.Subscript):
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         bounds = (b for p in parts if isinstance(p, ast.Slice) for b in (p.lower, p.upper, p.step))
         return [b for b in bounds if b is not None]
-    return (
-        [p for a in _sizes(resolve, node) for p in elements(a)]
-        if isinstance(node, ast.Call)
-        else []
-    )
+    if not isinstance(node, ast.Call):
+        return []
+    owner = getattr(node.func, "value", None)
+    if is_own is not None and owner is not None and is_own(owner):
+        return []
+    return [p for a in _sizes(resolve, node) for p in elements(a)]
 
 
 def _sizes(resolve: Callable[..., Any], call: ast.Call) -> list[ast.expr] | tuple[Any, ...]:
     """The arguments of a call that are sizes."""
     name = resolve(call.func) or ""
-    if name.startswith("torch."):
-        last = name.removeprefix("torch.")
-        return call.args if last in SIZED_FACTORIES else call.args[1:] if last in SIZED else ()
-    return call.args if isinstance(call.func, ast.Attribute) and call.func.attr in SIZED else ()
+    of_torch = name.startswith("torch.")
+    if of_torch and name.removeprefix("torch.") in SIZED_FACTORIES:
+        return call.args
+    last = name.rpartition(".")[2] if of_torch else getattr(call.func, "attr", "")
+    given = call.args[1:] if of_torch else call.args
+    if last in _NUMBERS:
+        named, last_place = _NUMBERS[last]
+        return [*given[:last_place], *(k.value for k in call.keywords if k.arg == named)]
+    return given if last in SIZED else ()
 
 
 def elements(node: ast.expr) -> list[ast.expr]:

@@ -27,7 +27,7 @@ from ...rewriter.analysis.kinds import (
     Kind,
     instance,
 )
-from .assumed_tensors import OF_INPUT
+from .assumed_tensors import may_be_tensor
 from .grad_modes import switches
 from .infer_operators import Operators
 
@@ -45,6 +45,9 @@ _BUILTINS = {
     "repr": STR,
     "isinstance": BOOL,
 }
+
+# An array's or a NumPy scalar's break the graph alike.
+_SHOWS_TENSOR = (tables.ONLY_TENSOR_METHODS & tables.METHOD.keys()) | {"item", "tolist"}
 
 
 class Calls(Operators):
@@ -90,7 +93,7 @@ class Calls(Operators):
                 self.scramble()
                 return self.tokens.tensor()
             return kind
-        suggests = (base.param or base.cls == OF_INPUT) and method in tables.SUGGESTIVE
+        suggests = may_be_tensor(base) and _suggests(node)
         if suggests and self.suppose_tensor(base) and not base.param:
             return self._method(node, self.tokens.tensor(), method)
         if base.owner:
@@ -99,7 +102,18 @@ class Calls(Operators):
             return self._known_base(base, method)
         if base.param and method in tables.ONLY_TENSOR_METHODS and method in tables.METHOD:
             self.proved.add(base.param)
-        return self._named_call(node, self._name_of(node.func))
+        name = self._name_of(node.func)
+        shows = base == ANY and name is None and method in _SHOWS_TENSOR
+        if shows and self.suppose_tensor(base):
+            return self._method(node, self._shown_tensor(node.func.value), method)
+        return self._named_call(node, name)
+
+    def _shown_tensor(self, node: ast.expr) -> Kind:
+        """What has a method that nothing but a tensor has; so it is from here on."""
+        kind = self.kinds[node] = self.tokens.tensor()
+        if isinstance(node, ast.Name) and node.id not in self.module_env:
+            self.env[node.id] = kind
+        return kind
 
     def _known_base(self, base: Kind, method: str) -> Kind:
         if base.what == MODULES and method == "children":
@@ -205,9 +219,7 @@ class Calls(Operators):
             kinds = [self.element(self.kind(a)) for a in node.args]
             return Kind(
                 "rows",
-                item=Kind(
-                    "row", const=tuple(([SIMPLE[INT]] if name == "enumerate" else []) + kinds)
-                ),
+                item=Kind("row", parts=(*([SIMPLE[INT]] if name == "enumerate" else []), *kinds)),
             )
         if name in ("reversed", "sorted") and node.args:
             return self.kind(node.args[0])
@@ -436,6 +448,9 @@ class Calls(Operators):
         if last == "tensor" and node.args:
             kind = self.kind(node.args[0])
             return 0 if kind.is_number else None
+        if last == "randint":
+            sizes = [a for a in [*node.args, *(k.value for k in node.keywords)] if _is_row(a)]
+            return len(sizes[0].elts) if sizes else None
         if last in ("rand", "randn", "zeros", "ones", "empty") and node.args:
             if len(node.args) == 1 and isinstance(node.args[0], (ast.Tuple, ast.List)):
                 sizes = node.args[0].elts
@@ -470,6 +485,19 @@ class Calls(Operators):
             if name in tables.DTYPES
             else self.tokens.fresh()
         )
+
+
+def _is_row(node: ast.expr) -> bool:
+    row = isinstance(node, (ast.Tuple, ast.List))
+    return row and not any(isinstance(e, ast.Starred) for e in node.elts)
+
+
+def _suggests(node: ast.Call) -> bool:
+    """Whether a call of a method is one that tensors have: by its name, or by an axis that no other
+    library calls so."""
+    method = node.func.attr
+    by_axis = method in tables.METHOD and any(k.arg in ("dim", "keepdim") for k in node.keywords)
+    return by_axis or method in tables.SUGGESTIVE
 
 
 def is_false(node: Any) -> bool:

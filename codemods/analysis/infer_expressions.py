@@ -114,9 +114,8 @@ class Expressions:
             elsewhere = not (kind.cls or "").startswith("torch.")
             return ANY if elsewhere else replace(kind, param=None)
         item = self.portable(kind.item, tokens) if kind.item else None
-        row = isinstance(kind.const, tuple) and kind.what == "row"
-        const = tuple(self.portable(k, tokens) for k in kind.const) if row else kind.const
-        return replace(kind, item=item, const=const, param=None, made=None)
+        parts = tuple(self.portable(k, tokens) for k in kind.parts)
+        return replace(kind, item=item, parts=parts, param=None, made=None)
 
     def kind(self, node: ast.expr) -> Kind:
         """The kind that inference gave to `node`."""
@@ -234,16 +233,21 @@ class Expressions:
             self.proved.add(kind.param)
         return self.suppose
 
-    def _takes_inputs(self) -> Any:
+    def _takes_inputs(self) -> bool:
+        """Whether the current function runs under capture: nothing but tensors has their methods
+        there."""
         function = self.current
-        forward = function is not None and function.cls is not None and function.name == "forward"
-        return (forward and function.cls.is_module) or function in self.program.compiled
+        return function is not None and (
+            function in self.program.compiled or function.qualified in self.program.links.reached
+        )
 
     def scramble(self) -> None:
         """Something gave a tensor another dtype, shape or memory in place: it may be any."""
         for name, kind in self.env.items():
             if kind.is_tensor:
                 self.env[name] = self.tokens.tensor(optional=kind.optional)
+            elif kind.parts:
+                self.env[name] = replace(kind, parts=())
 
     def on_IfExp(self, node: ast.IfExp) -> Kind:
         self.expr(node.test)
@@ -308,7 +312,11 @@ class Expressions:
         if comes_of_input(left, right):
             return Kind(UNKNOWN, cls=OF_INPUT)
         same = left.what == right.what and left.what in (STR, LIST, TUPLE, TENSORS)
-        return replace(left, const=NO_CONST) if same else (SIMPLE[STR] if left.what == STR else ANY)
+        return (
+            replace(left, const=NO_CONST, parts=())
+            if same
+            else (SIMPLE[STR] if left.what == STR else ANY)
+        )
 
     def _tensor_binary(self, op: ast.AST, left: Kind, right: Kind) -> Kind:
         tensors = [k for k in (left, right) if k.is_tensor]
@@ -385,6 +393,8 @@ class Expressions:
             return self._tensor_attribute(base, node.attr)
         if base.owner:
             return self._own_attribute(base, node.attr)
+        if base.what == TENSORS and node.attr in ("values", "indices"):  # of `x.max(dim=0)`
+            return self.tokens.tensor()
         if base.what == MODULE and node.attr in ("weight", "bias"):
             return (
                 self.tokens.tensor()
@@ -460,7 +470,11 @@ class Expressions:
         if base.what == SIZE and base.cls == "shape":
             return Kind(SIZE, cls="shape" if isinstance(node.slice, ast.Slice) else None)
         if base.what in (TENSORS, MODULES, LIST, TUPLE):
-            return base if isinstance(node.slice, ast.Slice) else self.element(base)
+            if isinstance(node.slice, ast.Slice):
+                return replace(base, parts=())
+            at = key.const if type(key.const) is int else None
+            inside = at is not None and -len(base.parts) <= at < len(base.parts)
+            return base.parts[at] if inside else self.element(base)
         if of_input(base) and (isinstance(key.const, str) or picks_axes(node.slice)):
             return Kind(UNKNOWN, cls=OF_INPUT)  # `batch["mask"]`, `boxes[:, 2]`
         return SIMPLE[NDARRAY] if base.what == NDARRAY else ANY
@@ -486,7 +500,9 @@ class Expressions:
 
     def on_Tuple(self, node: ast.Tuple) -> Kind:
         kinds = [self.expr(e) for e in node.elts]
-        return self.container(TUPLE, kinds)
+        starred = any(isinstance(e, ast.Starred) for e in node.elts)
+        flat = [replace(self.portable(k, self.tokens), parts=()) for k in kinds]
+        return replace(self.container(TUPLE, kinds), parts=() if starred else tuple(flat))
 
     def on_List(self, node: ast.List) -> Kind:
         return self.container(LIST, [self.expr(e) for e in node.elts])

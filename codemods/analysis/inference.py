@@ -201,10 +201,14 @@ class Inference(Calls):
         args = function.node.args
         names = [a.arg for a in [*args.posonlyargs, *args.args]][bool(function.self_name) :]
         named = [(k.arg, k.value) for k in call.keywords if k.arg]
-        for name, node in [*zip(names, call.args, strict=False), *named]:
+        given = dict([*zip(names, call.args, strict=False), *named])
+        for name, node in given.items():
             if isinstance(node, ast.Starred):
                 return
             yield name, self.portable(there.kind(node), there.tokens)
+        if len(named) == len(call.keywords) and function.name != "forward":
+            left_out = _none_by_default(args) - given.keys()
+            yield from ((name, SIMPLE["none"]) for name in left_out)
 
     def _parameter(self, arg: ast.arg, optional: bool, proved: bool) -> Kind:
         if proved:
@@ -374,17 +378,17 @@ class Inference(Calls):
             self.stored.setdefault(target.attr, []).append(kind)
 
     def _unpack(self, target: ast.Tuple, kind: Kind, value: ast.expr | None) -> None:
-        if kind.what == "row" and len(kind.const) == len(target.elts):
-            for part, item in zip(target.elts, kind.const, strict=True):
-                self.assign(part, item, None)
-            return
-        parts = (
-            value.elts
-            if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts)
-            else None
-        )
-        for index, part in enumerate(target.elts):
-            self.assign(part, self.kinds[parts[index]] if parts else self.element(kind), None)
+        number = len(target.elts)
+        written = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
+        starred = any(isinstance(part, ast.Starred) for part in target.elts)
+        if len(written) == number:
+            kinds = [self.kinds[part] for part in written]
+        elif len(kind.parts) == number and not starred:
+            kinds = list(kind.parts)
+        else:
+            kinds = [self.element(kind)] * number
+        for part, item in zip(target.elts, kinds, strict=True):
+            self.assign(part, item, None)
 
     def do_If(self, node: ast.If) -> None:
         test = self.expr(node.test)
@@ -582,9 +586,20 @@ class Inference(Calls):
         self._refine(node.test, True)
 
 
+def _none_by_default(args: ast.arguments) -> set[str]:
+    """The parameters that are None where a call leaves them out."""
+    positional = [*args.posonlyargs, *args.args]
+    ended = positional[len(positional) - len(args.defaults) :]
+    pairs = [*zip(ended, args.defaults, strict=True)]
+    pairs += zip(args.kwonlyargs, args.kw_defaults, strict=True)
+    return {a.arg for a, d in pairs if isinstance(d, ast.Constant) and d.value is None}
+
+
 def _stated(kinds: list[Kind]) -> Kind | None:
     """What several calls give for a parameter: what all of them that tell anything agree on."""
     known = [k for k in kinds if k.what not in (UNKNOWN, "none")]
+    if all(k.what == "none" for k in kinds):
+        return SIMPLE["none"]
     if not known or len({k.what for k in known}) != 1:
         return None
     if len(known) < len(kinds) and not known[0].is_tensor:

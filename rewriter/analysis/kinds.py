@@ -31,8 +31,8 @@ NO_CONST = _NoConst()
 class Kind:
     """`what` it is. A tensor: tokens for dtype, shape and device (equal tokens: surely equal),
     `rank` where known, `low` its least rank, `fresh` if this function made it. `cls`: a module's
-    class. `item`: what a container holds (all of one kind). `const`: a literal's value. `param`:
-    the bare parameter it came from. `host`: read from a tensor. `made`: this function made it, a
+    class. `item`: what a container holds (all of one kind); `parts`: what a tuple holds, in order.
+    `const`: a literal's value. `param`: the bare parameter it came from. `host`: read from a tensor. `made`: this function made it, a
     dense tensor in memory of its own, under the grad mode of that number. `strided`: not sparse.
     `order`: a token for the order of its axes in memory."""
 
@@ -45,6 +45,7 @@ class Kind:
     cls: str | None = None
     const: object = NO_CONST
     item: "Kind | None" = None
+    parts: "tuple[Kind, ...]" = ()
     param: str | None = None
     optional: bool = False
     fresh: bool = False
@@ -265,9 +266,11 @@ class Tokens:
         host = left.host or right.host
         if not left.is_tensor:
             item = left.item if left.item == right.item else None
-            return Kind(
-                left.what, cls=left.cls if left.cls == right.cls else None, item=item, host=host
-            )
+            pairs = zip(left.parts, right.parts, strict=False)
+            alike = len(left.parts) == len(right.parts)
+            parts = tuple(self.join(*pair) for pair in pairs) if alike else ()
+            cls = left.cls if left.cls == right.cls else None
+            return Kind(left.what, cls=cls, item=item, parts=parts, host=host)
         rank = left.rank if left.rank == right.rank else None
         return Kind(
             TENSOR,

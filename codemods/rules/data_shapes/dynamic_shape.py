@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.analysis.kinds import literal
+from ....rewriter.analysis.kinds import UNKNOWN, literal
 from ....rewriter.source.spans import Refusal, Safety
 from ..base import Rule
 from ..effects.logging_slice import only_logged
@@ -56,11 +56,7 @@ def step(x: torch.Tensor):
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         if isinstance(node, ast.Subscript):
-            if (
-                isinstance(node.ctx, ast.Load)
-                and context.kind(node.value).is_tensor
-                and is_mask(node.slice, context)
-            ):
+            if isinstance(node.ctx, ast.Load) and _chooses(node, context):
                 if _written_under(node, context):
                     return  # DYN504 speaks for the whole statement
                 message = "an index with a bool tensor gives a shape that depends on data"
@@ -86,6 +82,16 @@ def step(x: torch.Tensor):
             return full[6:]
         method = isinstance(node.func, ast.Attribute) and context.kind(node.func.value).is_tensor
         return node.func.attr if method and node.func.attr != "where" else ""
+
+
+def _chooses(node: ast.Subscript, context: FileContext) -> bool:
+    """Whether a bool tensor is among the indices; nothing but a tensor or an array takes one."""
+    known = context.kind(node.value)
+    if known.is_tensor and is_mask(node.slice, context):
+        return True
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    taken = known.is_tensor or known.what == UNKNOWN
+    return taken and any(is_mask(part, context, sure=True) for part in parts)
 
 
 def _written_under(node: ast.Subscript, context: FileContext) -> bool:

@@ -43,6 +43,7 @@ _UNTRACED = frozenset(
     unique_all unique_counts unique_inverse unique_values unpackbits unravel_index unwrap vecdot
     """.split()
 )
+_SHAPED_BY_DATA = frozenset(["unique", "nonzero", "flatnonzero", "argwhere"])
 _READ = "an array made of a tensor is read as a Python value"
 _COPY = "a tensor is copied to the host, and NumPy goes on there"
 _READ_WHY = (
@@ -122,6 +123,10 @@ def step(x: torch.Tensor):
             yield context.finding(
                 self, call, f"NumPy's `{missing}` cannot be traced: the graph breaks"
             )
+        elif shaped := _shaped_by_data(call, context):
+            yield context.finding(
+                self, call, f"the shape of NumPy's `{shaped}` depends on data: the graph breaks"
+            )
         elif _copied(call, context) and not _reported_elsewhere(call, context):
             built = _in_torch(call, context)
             yield context.finding(self, call, fix=built)
@@ -139,6 +144,14 @@ def _operators(tree: ast.Module, context: FileContext) -> set[str]:
 
 
 # What an expression is
+
+
+def _shaped_by_data(call: ast.Call, context: FileContext) -> str:
+    """The function of NumPy that is called, where the size of its result depends on values."""
+    full = context.resolve(call.func) or ""
+    name = full.removeprefix("numpy.")
+    alone = name == "where" and len(call.args) == 1
+    return name if full != name and (alone or name in _SHAPED_BY_DATA) else ""
 
 
 def _array(node: ast.expr, context: FileContext, depth: int = 0) -> bool:

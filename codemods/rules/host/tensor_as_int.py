@@ -6,13 +6,18 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from ....rewriter.analysis.kinds import LIST, MODULE, MODULES, TENSORS, TUPLE
 from ...analysis.captured_walk import read_ahead
 from ...analysis.implicit_ints import places
 from ..base import Rule
 
 if TYPE_CHECKING:
+    from ....rewriter.analysis.kinds import Kind
     from ...analysis.file_context import FileContext
     from ...analysis.findings import Finding
+
+
+_LISTS = frozenset([LIST, MODULES, TENSORS, TUPLE])
 
 
 class ImplicitInt(Rule):
@@ -25,7 +30,7 @@ class ImplicitInt(Rule):
 
     code = "DYN105"
     nodes = (ast.Call, ast.Subscript)
-    takers = frozenset(["range", "torch.arange"])
+    takers = frozenset(["range", "torch.arange", "torch.randint"])
     before = """
 import torch
 
@@ -37,9 +42,27 @@ def step(x: torch.Tensor):
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         taken = isinstance(node, ast.Call) and context.resolve(node.func) in self.takers
-        for number in node.args if taken else places(context.resolve, node):
+        found = places(context.resolve, node, lambda owner: _is_own(context.kind(owner)))
+        for number in node.args if taken else found:
             is_ahead = isinstance(number, ast.IfExp) and read_ahead(
                 number.test
             )  # an int, but where it is not
             if context.kind(number).is_tensor and not is_ahead:
                 yield context.finding(self, number)
+        if isinstance(node, ast.Subscript):
+            yield from (context.finding(self, part) for part in _picks(node, context))
+
+
+def _is_own(kind: Kind) -> bool:
+    return kind.what in ("self", MODULE) or kind.owner is not None
+
+
+def _picks(node: ast.Subscript, context: FileContext) -> list[ast.expr]:
+    """The tensors that pick one item by their value: of a list, or along an axis."""
+    base, tokens = context.kind(node.value), context.inference.tokens
+    if base.what in _LISTS:
+        return [node.slice] if context.kind(node.slice).is_tensor else []
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    known = [(part, context.kind(part)) for part in parts] if base.is_tensor else []
+    single = [p for p, k in known if k.is_tensor and k.rank == 0]
+    return [p for p in single if tokens.category(context.kind(p).dtype) == "int"]

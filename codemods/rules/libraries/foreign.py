@@ -27,7 +27,12 @@ _OPAQUE = frozenset(
     """.split()
 )
 # Of torch itself: what Dynamo does not follow into.
-_SKIPPED = ("torch.nn.utils.rnn.pack_padded_sequence",)
+_SKIPPED = frozenset(
+    """
+    torch.nn.utils.rnn.pack_padded_sequence torch.nn.utils.rnn.pad_packed_sequence
+    torch.sparse_coo_tensor torch.sparse_csr_tensor torch.autograd.grad
+    """.split()
+)
 _EXTENSIONS = (*importlib.machinery.EXTENSION_SUFFIXES, ".pyx", ".pyd", ".so")
 
 
@@ -36,9 +41,10 @@ class ForeignLibraryCall(Rule):
     A tensor that leaves for a library in C, or for plain Python data (`json`, `scipy`, `PIL`,
     `cv2`, `pandas`), cannot be traced there. Wrap the call with `torch.library.custom_op` and give
     it a fake function that says what shape comes out, or, where it is made of torch calls alone,
-    mark it with `torch.compiler.allow_in_graph`. `pack_padded_sequence` is left out by Dynamo, too:
-    pack outside of the graph. Python source, the project's own or a package's, is traced, and not
-    reported.
+    mark it with `torch.compiler.allow_in_graph`. Dynamo leaves out some functions of torch, too:
+    packed sequences, sparse tensors that are made in the graph, and `torch.autograd.grad` (unless
+    `torch._dynamo.config.trace_autograd_ops` is set): call them outside of it. Python source, the
+    project's own or a package's, is traced, and not reported.
     """
 
     code = "DYN601"
@@ -59,7 +65,10 @@ def step(x: torch.Tensor):
         name = context.resolve(node.func)
         if not name or not _imported(name, context):
             return
-        if name not in _SKIPPED and not _is_opaque(name, context.source.path):
+        if name in _SKIPPED:
+            yield context.finding(self, node, f"`{name}` cannot be traced")
+            return
+        if not _is_opaque(name, context.source.path):
             return
         kinds = [context.kind(a) for a in node.args]
         kinds += [context.kind(k.value) for k in node.keywords]

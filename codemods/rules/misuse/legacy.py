@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ....lowering.opinfo import having
+from ....rewriter.analysis.kinds import MODULE
 from ....rewriter.source.import_places import after_imports
 from ....rewriter.source.spans import Safety, hidden
 from ....rewriter.transforms.compiled.trace_time_checks import is_a_tensor
@@ -187,12 +188,14 @@ class NewLeaf(Rule):
     `.requires_grad_()` on the new tensor makes the same leaf, and is traced as long as nothing
     that carries its gradient is returned. Safe for factories that give floating point, as both
     forms raise for integers, in other words, and in files that transform no functions
-    (`torch.func`, `torch.vmap`), inside of which `.requires_grad_()` raises.
+    (`torch.func`, `torch.vmap`), inside of which `.requires_grad_()` raises. A store to
+    `x.requires_grad` breaks the graph for any tensor; where it is switched off, `.detach()` gives
+    what the code then computes with.
     """
 
     code = "DYN907"
     safety = Safety.SAFE
-    nodes = (ast.Call,)
+    nodes = (ast.Call, ast.Assign)
     before = """
 import torch
 
@@ -213,6 +216,9 @@ def step(x: torch.Tensor):
 """
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
+        if isinstance(node, ast.Assign):
+            yield from self._stored(node, context)
+            return
         name = context.resolve(node.func)
         keyword = next((k for k in node.keywords if k.arg == "requires_grad"), None)
         if (
@@ -244,6 +250,21 @@ def step(x: torch.Tensor):
         yield context.finding(
             self, node, fix=context.fix("use .requires_grad_()", edit, safety=safety, why=why)
         )
+
+    def _stored(self, node: ast.Assign, context: FileContext) -> Iterable[Finding]:
+        """`x.requires_grad = flag`."""
+        target = node.targets[0]
+        if not isinstance(target, ast.Attribute) or target.attr != "requires_grad":
+            return
+        if context.kind(target.value).what in (MODULE, "self"):
+            return
+        fix, off = None, isinstance(node.value, ast.Constant) and node.value.value is False
+        if off and isinstance(target.value, ast.Name) and len(node.targets) == 1:
+            name = target.value.id
+            edit = context.replacement(node, f"{name} = {name}.detach()")
+            why = "who else holds the tensor sees no change of it"
+            fix = context.fix("use .detach()", edit, safety=Safety.UNSAFE, why=why)
+        yield context.finding(self, node, "`requires_grad` of a tensor is set", fix=fix)
 
 
 def _transforms(context: FileContext) -> bool:
