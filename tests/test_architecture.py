@@ -85,6 +85,7 @@ def test_modules_of_ours_are_loaded_by_name_in_listed_places_only():
             "rewriter.instrument.emit",
             "rewriter.source.intents",
             "rewriter.frontend.segment_programs",
+            "rewriter.frontend.compile_logs",
         ),
         *("lowering.stored_graphs", "lowering.joint", "codemods.cli.on_demand"),
         *("rewriter.capture.rewrites.branch_rewrites", "lowering.graph.rnn"),

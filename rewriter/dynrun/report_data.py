@@ -12,8 +12,8 @@ import torch
 from torch.fx import GraphModule
 
 from ...lowering import stored_graphs
+from ...lowering.pipeline import KernelFacts
 from ..frontend import segment_programs
-from ..frontend.kernel_facts import KernelFacts
 from .graph_layout import placed
 
 EVENTS = 4000  # calls that the timeline shows one by one
