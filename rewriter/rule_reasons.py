@@ -6,8 +6,9 @@ import dataclasses
 @dataclasses.dataclass(frozen=True)
 class Reason:
     """`name`: a word for lists; `message`: what was found, in one line; `help`: the way out;
-    `dynamo`: Dynamo's codes for the same break. Of a reason that no rule looks for in source text,
-    `no_rule` says why, and `about` is its page."""
+    `dynamo`: Dynamo's codes for the same break. `opt_in`: looked for only where a prefix of its own
+    (`DYN8`) is selected. Of a reason that no rule looks for in source text, `no_rule` says why, and
+    `about` is its page."""
 
     code: str
     name: str
@@ -16,6 +17,7 @@ class Reason:
     dynamo: tuple[str, ...] = ()
     no_rule: str = ""
     about: str = ""
+    opt_in: bool = False
 
 
 OF_RULES = (
@@ -419,6 +421,41 @@ OF_RULES = (
         "a generator is seeded in compiled code",
         "seed before the compiled code",
         (),
+    ),
+    Reason(
+        "DYN801",
+        "torch-jit",
+        "TorchScript, which torch.compile replaces",
+        "use torch.compile to run faster, torch.export to ship a model without Python",
+        opt_in=True,
+    ),
+    Reason(
+        "DYN802",
+        "device-amp",
+        "a deprecated name of automatic mixed precision",
+        "use torch.amp, which takes the device as an argument",
+        opt_in=True,
+    ),
+    Reason(
+        "DYN803",
+        "functorch",
+        "functorch is deprecated: torch.func has its transforms",
+        "use torch.func",
+        opt_in=True,
+    ),
+    Reason(
+        "DYN804",
+        "hand-written-attention",
+        "attention that stores the whole matrix of weights",
+        "use torch.nn.functional.scaled_dot_product_attention, which runs as one fused kernel",
+        opt_in=True,
+    ),
+    Reason(
+        "DYN805",
+        "full-logits",
+        "the loss needs the logits of all tokens in memory at once",
+        "compute the last layer and the loss chunk by chunk, under torch.utils.checkpoint",
+        opt_in=True,
     ),
     Reason(
         "DYN900",

@@ -56,6 +56,7 @@ _EXCLUDE = (
 )
 
 
+_EVERY = "DYN"  # the prefix of all rules
 _ALIKE = 0.75  # of two words, where one may be meant by the other: 1 for equal ones
 _LARGEST = 4 << 20  # bytes of a configuration file
 
@@ -98,8 +99,10 @@ class Settings:
 
     def selects(self, code: str, path: str) -> bool:
         """Whether the rule `code` looks at the file at `path`; the longest matching prefix
-        decides."""
+        decides. One that is opt-in needs a longer prefix than that of all rules."""
         chosen = max(_length(code, self.select), _length(code, self.extend_select))
+        if REASONS[code].opt_in and chosen <= len(_EVERY):
+            return False
         if chosen == 0 or _length(code, self.ignore) >= chosen:
             return False
         return not any(

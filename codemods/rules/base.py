@@ -67,6 +67,8 @@ class Rule:
         if self.safety is Safety.UNSAFE:
             safety = "unsafe (`--unsafe-fixes`)"
         parts = [heading(self.reason), _described(self), f"Fix: {safety}."]
+        if self.reason.opt_in:
+            parts.append(f"Off by default: `--extend-select {self.code}` looks for it.")
         if self.whole_since:
             parts.append(f"Reported where `target-torch` is older than {self.whole_since}.")
         if self.reason.dynamo:
