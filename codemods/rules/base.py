@@ -23,13 +23,15 @@ class Rule:
     documented example, which is a test as well (`after` None: reported, not rewritten). `safety`:
     of the fix at its best; None: there is no fix. `shown`: what a traced run of the example shows,
     as (outermost forward, function, read). `whole_since`: the first torch version measured at which
-    what it finds breaks no graph; with that and newer ones it finds nothing."""
+    what it finds breaks no graph; with that and newer ones it finds nothing. `rounds`: its fixes
+    change the last digits of results, so that these are compared with a tolerance."""
 
     code = ""
     safety: Safety | None = None
     nodes: tuple[type[ast.AST], ...] = ()
     whole_file = False
     whole_since = ""
+    rounds = False
     shown: tuple[tuple[str, str, str], ...] = ()
     before = ""
     after: str | None = None

@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from typing import Any
 
-from .tensor_traits import layout, together
+from .tensor_traits import layout, samples, together
 from .traced_program import launch
 
 _MAX_NOTED_CALLS = 10_000  # outermost calls, of which the results are noted
@@ -40,10 +40,12 @@ class CheckedRun:
     such call and of the tensors that it was given, as they are then, and which of them are one or
     share memory; `printed`, what each file's calls print. `whole`: for each module class and
     function, whether fullgraph=True takes its first call, and `wrong`: where that gives other
-    values."""
+    values. `rounded`: floats are noted as numbers, to be compared with a tolerance."""
 
-    def __init__(self, texts: dict[str, str], counted: list[str] | None = None) -> None:
-        self.counted = counted
+    def __init__(
+        self, texts: dict[str, str], counted: list[str] | None = None, rounded: bool = False
+    ) -> None:
+        self.counted, self.rounded = counted, rounded
         self.texts, self.values, self.whole, self.depth = texts, [], {}, 0
         self.wrong: list[str] = []
         self.printed: dict[str, Any] = {}
@@ -95,7 +97,7 @@ class CheckedRun:
             given = list(_tensors([args, kwargs], self.torch))
             every = [*_tensors(result, self.torch), *given]
             noted = [self.digest(result), together(every)]
-            self.values.append([file, noted, [_tensor_digest(t, self.torch) for t in given]])
+            self.values.append([file, noted, [self.digest(t) for t in given]])
         return result
 
     def _as_it_is(self, model: Any = None, **options: Any) -> Any:
@@ -182,6 +184,8 @@ class CheckedRun:
     def digest(self, value: Any) -> Any:
         """Equal for equal results: types, dtypes, shapes, bits."""
         if isinstance(value, self.torch.Tensor):
+            if self.rounded and value.is_floating_point() and not value.is_sparse:
+                return [layout(value, with_strides=False), *samples(value)]
             return _tensor_digest(value, self.torch)
         if isinstance(value, (list, tuple)):
             return [type(value).__name__, *map(self.digest, value)]

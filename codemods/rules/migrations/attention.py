@@ -33,6 +33,7 @@ class HandWrittenAttention(Rule):
 
     code = "DYN804"
     safety = Safety.UNSAFE
+    rounds = True
     nodes = (ast.BinOp, ast.Call)
     whole_file = True
     before = """

@@ -59,6 +59,7 @@ class FullLogits(Rule):
 
     code = "DYN805"
     safety = Safety.UNSAFE
+    rounds = True
     nodes = (ast.Call,)
     whole_file = True
     before = """

@@ -59,6 +59,7 @@ class TorchJit(RenameRule):
 
     code = "DYN801"
     safety = Safety.UNSAFE
+    rounds = True
     roots = ("torch.jit",)
     table = {"torch.jit.Final": New("typing.Final")}  # noqa: RUF012
     before = """
