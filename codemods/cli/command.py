@@ -15,7 +15,7 @@ from ..analysis.findings import ERROR, CommandError, failure
 from . import command_line
 from .command_line import CLEAN, FAILED, FINDINGS
 from .on_demand import OnDemand
-from .settings import SettingsError
+from .settings import SettingsError, meant_rule
 from .terminal import never_fail, say, seen
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _rule(codes: list[str]) -> int:
     known = [c.upper() for c in codes] or list(REASONS)
     missing = [c for c in known if c not in REASONS]
     if missing:
-        say(f"no rule {missing[0]}; the rules are {', '.join(REASONS)}")
+        say(f"no rule {missing[0]}{meant_rule(missing[0]) or '; `dynfix rule` shows all'}")
         return FAILED
     print("\n".join(rules_page.page(c) for c in known), end="")
     return CLEAN

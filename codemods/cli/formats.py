@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from ...rewriter.catalogue import REASONS
 from ...rewriter.source.regular_files import read
 from ...rewriter.source.source_file import SourceError, SourceFile, decode, lines_of
-from ...rewriter.source.spans import Safety
 from ..analysis.findings import FAILURE, NOTE, SYNTAX
 from .on_demand import OnDemand
 from .terminal import seen
@@ -160,19 +159,25 @@ def grouped(found: Any, lines: Any, paint: Any) -> Any:
     return "".join(parts)
 
 
-def statistics(found: list[Finding]) -> str:
-    """One line a rule, the most frequent first."""
+def statistics(rows: list[dict[str, Any]]) -> str:
+    """One line a rule, the most frequent first. As ruff marks them: `[*]` where a fix would be made
+    for all that was found, `[-]` for some of it."""
     return "".join(
-        f"{row['count']:>6}  {row['code']}  {'[*]' if row['fixable'] else '   '}  {row['name']}\n"
-        for row in counts(found)
+        f"{row['count']:>6}  {row['code']}  {_share(row)}  {row['name']}\n" for row in rows
     )
 
 
-def counts(found: list[Finding]) -> list[dict[str, Any]]:
-    """How often each code was found, the most frequent first."""
+def _share(row: dict[str, Any]) -> str:
+    if not row["fixable"]:
+        return "[ ]"
+    return "[*]" if row["fixable"] == row["count"] else "[-]"
+
+
+def counts(found: list[Finding], wanted: Callable[[Finding], bool]) -> list[dict[str, Any]]:
+    """How often each code was found, the most frequent first; `wanted`: whether a finding's fix
+    would be made."""
     numbers = Counter(f.code for f in found)
-    safe = (f for f in found if f.fix is not None and f.fix.safety is Safety.SAFE)
-    fixable = Counter(f.code for f in safe)
+    fixable = Counter(f.code for f in found if wanted(f))
     return [
         {
             "code": code,

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from ... import __version__
 from ..analysis.findings import ERROR
 from ..rules import BY_CODE
-from .formats import advice, counts
+from .formats import advice
 from .result_cache import to_dict
 from .terminal import seen, unicode
 
@@ -230,6 +230,6 @@ FORMATTERS = {
     "rdjson": rdjson,
 }
 STATISTICS = {
-    "json": lambda found: json.dumps(counts(found), indent=2) + "\n",
-    "json-lines": lambda found: "".join(json.dumps(row) + "\n" for row in counts(found)),
+    "json": lambda rows: json.dumps(rows, indent=2) + "\n",
+    "json-lines": lambda rows: "".join(json.dumps(row) + "\n" for row in rows),
 }
