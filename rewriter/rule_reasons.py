@@ -60,7 +60,7 @@ OF_RULES = (
     Reason(
         "DYN106",
         "truth-function",
-        "a Python bool is made of tensors",
+        "a comparison of tensors gives a Python bool, which reads their values",
         "use (a == b).all() or torch.isclose(a, b).all(), which stay tensors",
         ("GB0033",),
     ),
@@ -74,14 +74,14 @@ OF_RULES = (
     Reason(
         "DYN108",
         "tensor-text",
-        "text is made of a tensor's value, which breaks the graph",
+        "a tensor's value is formatted as text, which breaks the graph",
         "make the text outside the compiled code, or with an f-string that is only kept",
         ("GB0059", "GB0569", "GB9648"),
     ),
     Reason(
         "DYN110",
         "read-ahead",
-        "what is read here depends on inputs alone, yet is read inside the graph",
+        "a value that depends on the inputs alone is read inside the graph",
         "read it before the compiled call, and hand it in",
         ("GB0033", "GB0036", "GB0124"),
     ),
@@ -125,7 +125,7 @@ OF_RULES = (
         "DYN206",
         "tensor-assert",
         "an assertion reads a tensor's value on the host",
-        "use a constant text, or check outside the compiled code",
+        "use a constant message, or check outside the compiled code",
         ("GB0170",),
     ),
     Reason(
@@ -231,14 +231,14 @@ OF_RULES = (
     Reason(
         "DYN310",
         "retained-gradient",
-        "a gradient of an intermediate tensor is kept",
+        "the gradient of an intermediate tensor is kept with `retain_grad()`",
         "return the tensor and ask torch.autograd.grad for its gradient, or use register_hook",
         ("GB0108",),
     ),
     Reason(
         "DYN401",
         "setattr",
-        "an attribute is set by name",
+        "an attribute is set with `setattr`",
         "assign to the attribute, or keep such values in a dict",
         ("GB0254", "GB0467"),
     ),
@@ -259,7 +259,7 @@ OF_RULES = (
     Reason(
         "DYN404",
         "copied-tensor",
-        "a tensor is copied with the copy module",
+        "a tensor is copied with `copy.copy` or `copy.deepcopy`",
         "use .clone(), with .detach() where no gradient should flow",
         (),
     ),
@@ -280,7 +280,7 @@ OF_RULES = (
     Reason(
         "DYN407",
         "generator",
-        "an iterator from outside is advanced in compiled code",
+        "an iterator that was made outside is advanced in compiled code",
         "advance it outside the compiled code, and pass the value in",
         ("GB4347", "GB0811", "GB0253", "GB0003"),
     ),
@@ -294,7 +294,7 @@ OF_RULES = (
     Reason(
         "DYN409",
         "except-branch",
-        "the exception of a tensor operator is not caught in compiled code",
+        "compiled code does not catch the exception of a tensor operator",
         "ask for what would fail before (shapes, strides, dtypes), with an `if`",
         ("GB4315",),
     ),
@@ -308,7 +308,7 @@ OF_RULES = (
     Reason(
         "DYN502",
         "shape-branch",
-        "the branch compares a size with a number: each side is a graph of its own",
+        "the branch compares a size with a number: each side is compiled on its own",
         "choose at construction, or mark the dimension with torch._dynamo.mark_dynamic / "
         "dynamic=True",
         (),
@@ -324,7 +324,7 @@ OF_RULES = (
     Reason(
         "DYN504",
         "masked-write",
-        "a masked write gathers as many elements as the mask has",
+        "a write under a mask makes a tensor whose size depends on data",
         "write y[...] = torch.where(mask, x, y)",
         ("GB0036",),
     ),
@@ -368,14 +368,14 @@ OF_RULES = (
     Reason(
         "DYN602",
         "numpy-scalar",
-        "a NumPy scalar is a tensor to Dynamo",
+        "Dynamo traces a NumPy scalar as a tensor",
         "make it a Python number: .item(), or the math module",
         ("GB0170", "GB0033"),
     ),
     Reason(
         "DYN603",
         "numpy-finfo",
-        "a dtype's limits are asked of NumPy",
+        "`np.finfo` breaks the graph",
         "use torch.finfo",
         ("GB0149",),
     ),
@@ -390,14 +390,14 @@ OF_RULES = (
     Reason(
         "DYN605",
         "constant-block",
-        "a tensor is made of sizes alone, in a way that breaks the graph",
+        "a tensor that depends on sizes alone is made in a way that breaks the graph",
         "make it in a function marked with torch.compiler.assume_constant_result",
         ("GB0036", "GB0033"),
     ),
     Reason(
         "DYN606",
         "custom-op",
-        "a function works on a tensor outside torch",
+        "a function computes on a tensor outside torch",
         "make it a torch.library.custom_op with a register_fake function",
         ("GB0059", "GB0007"),
     ),
@@ -509,7 +509,7 @@ OF_RULES = (
     Reason(
         "DYN907",
         "new-leaf",
-        "a tensor is made with requires_grad",
+        "a tensor is made with requires_grad, which breaks the graph",
         "use .requires_grad_() on the new tensor",
         ("GB0225",),
     ),
