@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -219,19 +218,9 @@ def _diff(result: FileResult) -> str:
     if result.after is None:
         return ""
     if not result.path.endswith(notebook.SUFFIX):
-        return _diff_of(result.before, result.after, result.path)
+        return formats.unified(result.before, result.after, result.path)
     before, after = notebook.cell_texts(result.before), notebook.cell_texts(result.after)
-    return "".join(_diff_of(before[n], after[n], f"{result.path}:cell {n}") for n in before)
-
-
-def _diff_of(before: str, after: str, path: str) -> str:
-    import difflib  # only where a diff is asked for
-
-    first, second = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (before, after))
-    lines = difflib.unified_diff(first, second, seen(path), seen(path))
-    return "".join(
-        line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines
-    )
+    return "".join(formats.unified(before[n], after[n], f"{result.path}:cell {n}") for n in before)
 
 
 def _progress(options: argparse.Namespace, total_files: int) -> Any:

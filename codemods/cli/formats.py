@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,14 @@ class PlainLines:
         edits = check.splices(source, [finding.fix])
         return [(source.place(e.start), source.place(e.end), e.text) for e in edits or ()]
 
+    def diff(self, finding: Finding) -> str:
+        """What the finding's fix does, as a unified diff; "" where there is none."""
+        if not self.splices(finding):
+            return ""
+        changed = deep_stack.called(check.apply_fixes, self._sources[finding.path], [finding.fix])
+        path = finding.path
+        return "" if changed is None else unified(self._sources[path].text, changed.text, path)
+
     def of(self, finding: Finding) -> str:
         """The line that a finding begins on."""
         place, number = (finding.path, finding.cell), finding.line
@@ -79,6 +88,17 @@ def _text_of(path: str) -> str:
         return decode(raw)[0]
     except SourceError:
         return raw.decode("utf-8", errors="replace")
+
+
+def unified(before: str, after: str, path: str) -> str:
+    """A unified diff of two texts, to the byte."""
+    import difflib  # only where a diff is asked for
+
+    first, second = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (before, after))
+    lines = difflib.unified_diff(first, second, seen(path), seen(path))
+    return "".join(
+        line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines
+    )
 
 
 def advice(finding: Finding) -> list[str]:

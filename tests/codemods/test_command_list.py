@@ -361,6 +361,31 @@ def test_json_edits_can_be_made(folder):
     assert checked(folder, "rdjson")["diagnostics"][0]["suggestions"]
 
 
+def test_json_tells_the_chain_the_reason_the_proof_and_the_diff(folder):
+    (folder / "net.py").write_text(
+        HEAD.replace("import torch\n", "import torch\nfrom m import f\n") + "        return f(x)\n"
+    )
+    text = "import torch\n\n\ndef f(x: torch.Tensor):\n    print(x)\n    return x\n"
+    (folder / "m.py").write_text(text)
+    (found,) = json.loads(support.command("check", "--output-format", "json", "net.py", "m.py")[1])
+    assert found["chain"] == ["net.py:7", "m.py:5"]
+    assert found["reason"] == {
+        "name": "print",
+        "message": "print in compiled code",
+        "dynamo": ["GB0059"],
+    }
+    assert found["proof"]["basis"] == "the text alone"
+    assert found["proof"]["graph_breaks"]["2.13"]["after"] == 0
+    diff = found["fix"]["diff"].splitlines()
+    assert diff[:2] == ["--- m.py", "+++ m.py"] and "-    print(x)" in diff
+    assert not [line for line in diff if line.startswith("-    return")]
+    sarif = json.loads(support.command("check", "--output-format", "sarif", "net.py", "m.py")[1])
+    (result,) = sarif["runs"][0]["results"]
+    (flow,) = result["codeFlows"][0]["threadFlows"]
+    lines = [s["location"]["physicalLocation"]["region"]["startLine"] for s in flow["locations"]]
+    assert lines == [7, 5] and result["properties"]["proof"] == found["proof"]
+
+
 def test_github_escapes(folder):
     (folder / "a,b:c%.py").write_text(PRINTS)
     line = support.command("check", "--output-format", "github", "a,b:c%.py")[1]
