@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import io
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -54,6 +55,18 @@ def load(text):
     return module
 
 
+@contextlib.contextmanager
+def elsewhere():
+    """In a folder of its own: some examples write files."""
+    here = os.getcwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            yield
+        finally:
+            os.chdir(here)
+
+
 def subject(module):
     """The module's last class of modules, made, or else its last function."""
     own = [v for v in vars(module).values() if getattr(v, "__module__", "") == module.__name__]
@@ -76,7 +89,7 @@ def inputs_for(code, module):
     for shape, dtype in SHAPES:
         torch.manual_seed(0)
         args = tuple(torch.rand(shape).add(0.5).to(dtype) for _ in wanted)
-        with contextlib.suppress(Exception), side_by_side._silence():
+        with contextlib.suppress(Exception), side_by_side._silence(), elsewhere():
             subject(module)(*args)
             return args
     return None
@@ -91,7 +104,8 @@ def breaks(code, text):
     if args is None:
         return None
     try:
-        return side_by_side.count_breaks(subject(module), args)
+        with elsewhere():
+            return side_by_side.count_breaks(subject(module), args)
     except Exception:
         return 1
     finally:

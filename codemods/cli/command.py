@@ -147,7 +147,7 @@ def _decoded(raw: Any) -> Any:
 
 def _files(options: argparse.Namespace, settings: Any) -> int:
     paths, failures = runner.files(options.paths or ["."], settings)
-    traced, seen, keeps = {}, {}, settings.cache
+    traced, seen, keeps, costs = {}, {}, settings.cache, {}
     if options.trace:
         traced = trace_facts.observed(options.trace, paths)
         facts = deep_stack.called(plan.planned, trace_facts.load(traced), settings)
@@ -158,7 +158,7 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
     fixing = (options.diff or not options.check) and not options.add_noqa
     results = runner.run(paths, settings, fixing, _progress(options, len(paths)))
     if options.trace and fixing and not options.no_verify:
-        results = trace_verify.verified(options.trace, results, settings)
+        results, costs = trace_verify.verified(options.trace, results, settings)
     if options.add_noqa:
         return _add_noqa(results, options, settings, failures)
     if options.diff:
@@ -169,6 +169,7 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
         results = [_written(result, within) for result in results]
     if options.trace and keeps:
         saved_facts.store(traced, seen, settings.root)
+        saved_facts.keep_costs({} if options.diff else costs, settings.root)
     stream = sys.stderr if options.diff else sys.stdout
     known = {r.path: r.after for r in results if r.after is not None}
     lines = formats.PlainLines(known)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 class Observed:
     """One run of the script, or of several: `values` and `printed` by the file of the outermost
     call, `text` all that was printed; `whole` tells of each class of outermost modules and each
-    compiled function whether it is one graph, `wrong` names those that give other values then."""
+    compiled function whether it is one graph, `wrong` names those that give other values then,
+    `costs` has the milliseconds of a call and the graph breaks of each."""
 
     values: dict[str, Any]
     printed: dict[str, str]
@@ -36,6 +37,7 @@ class Observed:
     code: tuple[int, ...]
     whole: dict[str, bool]
     wrong: frozenset[str]
+    costs: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def differs(self, other: Observed, parts: tuple[str, ...]) -> str:
         """The first part in which another run is not the same; "" where all are."""
@@ -77,11 +79,11 @@ _PARTS = {"values": "other values", "text": "other text is printed", "code": "an
 
 def verified(
     commands: list[str], results: list[FileResult], settings: Settings
-) -> list[FileResult]:
-    """The results, with files taken back after whose fixes the script differs; tells what it
-    did."""
+) -> tuple[list[FileResult], dict[str, tuple[float, int]]]:
+    """(the results, with files taken back after whose fixes the script differs; what the run with
+    them took); tells what it did."""
     if not _texts(results):
-        return results
+        return results, {}
     rounded = any(BY_CODE[f.code].rounds for r in results for f in r.applied)
     before = observe(commands, {}, rounded=rounded)
     after = observe(commands, _texts(results), rounded=rounded)
@@ -99,7 +101,7 @@ def verified(
         f" {whole} of {len(before.whole)} modules before, {made} of {len(after.whole)} after.",
         file=sys.stderr,
     )
-    return results
+    return results, after.costs
 
 
 def _texts(results: Iterable[FileResult]) -> dict[str, str]:
@@ -158,7 +160,8 @@ class _Retreat:
         run = observe(self.commands, _texts(chosen.values()), list(changed), self.rounded)
         kept = {n: w for n, w in last.whole.items() if _file(n) not in set(changed)}
         wrong = frozenset(n for n in last.wrong if _file(n) not in set(changed))
-        return replace(run, whole={**kept, **run.whole}, wrong=run.wrong | wrong)
+        costs = {**last.costs, **run.costs}
+        return replace(run, whole={**kept, **run.whole}, wrong=run.wrong | wrong, costs=costs)
 
     def _culprit(self, paths: list[str]) -> set[str]:
         """By halves, one of several fixed files after whose fixes the script differs."""
@@ -197,7 +200,9 @@ def observe(
         printed.update({f: f"{printed.get(f, '')}\n{text}" for f, text in told})
     wrong = frozenset().union(*(run.wrong for run in runs))
     code = tuple(c for run in runs for c in run.code)
-    return Observed(values, printed, "\n".join(r.text for r in runs), code, whole, wrong)
+    text = "\n".join(r.text for r in runs)
+    costs = {name: cost for run in runs for name, cost in run.costs.items()}
+    return Observed(values, printed, text, code, whole, wrong, costs)
 
 
 def _observed(
@@ -221,4 +226,5 @@ def _observed(
         values.setdefault(file, []).append(noted)
     wrong, code = frozenset(seen.get("wrong", ())), (done.returncode,)
     printed = seen.get("printed", {})
-    return Observed(values, printed, done.stdout, code, seen.get("whole", {}), wrong)
+    whole, costs = seen.get("whole", {}), seen.get("costs", {})
+    return Observed(values, printed, done.stdout, code, whole, wrong, costs)

@@ -21,7 +21,9 @@ import linecache
 import logging
 import os
 import random
+import statistics
 import sys
+import time
 import types
 import warnings
 from collections.abc import Iterator
@@ -48,6 +50,8 @@ class CheckedRun:
         self.counted, self.rounded = counted, rounded
         self.texts, self.values, self.whole, self.depth = texts, [], {}, 0
         self.wrong: list[str] = []
+        self.breaks: dict[str, int] = {}
+        self.times: dict[str, list[float]] = {}
         self.printed: dict[str, Any] = {}
         self.current = ""
         self.called: list[Any] = []
@@ -88,7 +92,10 @@ class CheckedRun:
         self.depth, self.current = 1, file_of(made)
         try:
             compiled = self._count(made, args, kwargs)
+            start = time.perf_counter()
             result = call(*args, **kwargs)
+            taken = time.perf_counter() - start
+            self.times.setdefault(_name_of(made), []).append(taken)
             if compiled is not None and not self._close(compiled[0], result):
                 self.wrong.append(_name_of(made))
         finally:
@@ -138,6 +145,8 @@ class CheckedRun:
         except Exception:  # of any sort: it is not one graph, or cannot be copied
             if self.texts and self._raises(made, args, kwargs):
                 self.wrong.append(name)
+            graph_breaks = torch._dynamo.utils.counters["graph_break"].values()
+            self.breaks[name] = max(1, sum(graph_breaks))
             return None
         finally:
             torch._dynamo.reset()
@@ -146,7 +155,10 @@ class CheckedRun:
             logging.disable(quiet)
 
     def _raises(self, made: Any, args: Any, kwargs: Any) -> bool:
-        """Whether compiled code, which may break its graph, raises where eager does not."""
+        """Whether compiled code, which may break its graph, raises where eager does not. Dynamo
+        counts its breaks."""
+        self.torch._dynamo.reset()
+        self.torch._dynamo.utils.counters.clear()
         for compiled in (False, True):
             try:
                 twin = made if isinstance(made, types.FunctionType) else copy.deepcopy(made)
@@ -165,6 +177,13 @@ class CheckedRun:
         except AssertionError:
             return False
         return True
+
+    def costs(self) -> dict[str, tuple[float, int]]:
+        """Of each outermost module and function that was compiled, too: the milliseconds of a call
+        in eager, the first one left out, and its graph breaks."""
+        typical = {n: statistics.median(t[1:] or t) * 1000 for n, t in self.times.items()}
+        broken = {n: 0 if whole else self.breaks.get(n, 1) for n, whole in self.whole.items()}
+        return {n: (typical[n], number) for n, number in broken.items() if n in typical}
 
     def left(self) -> list[Any]:
         """What is left in the outermost modules: parameters, their gradients, buffers."""
@@ -263,7 +282,7 @@ def main(argv: list[str]) -> None:
         with open(out, "w", encoding="utf-8") as stream:
             printed = {file: text.hexdigest() for file, text in run.printed.items()}
             counted = {"values": [*run.values, *run.left()], "whole": run.whole, "wrong": run.wrong}
-            json.dump({**counted, "printed": printed}, stream)
+            json.dump({**counted, "printed": printed, "costs": run.costs()}, stream)
 
     atexit.register(write)
     launch(words)
