@@ -230,6 +230,7 @@ SPLICERS = {
     "rewriter.transforms.compiled.when_compiled": "a head above an if, which becomes its elif",
     "codemods.rules.host.tensor_text": "within an f-string",
     "codemods.rules.libraries.constant_block": "the text of statements that move",
+    "codemods.rules.migrations.renames": "an argument within a call, a decorator's line",
 }
 
 

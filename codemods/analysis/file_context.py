@@ -267,7 +267,8 @@ class FileContext(FileView):
         source = self.source
         fix, kept = (None, fix.why) if isinstance(fix, Refusal) else (fix, kept)
         around = self.function(node)
-        if fix is not None and around is not None and self.program.scripted(around):
+        inside = around is not None and node.lineno >= around.node.lineno  # no decorator of it
+        if fix is not None and inside and self.program.scripted(around):
             fix, kept = None, "TorchScript compiles the function"
         return Finding(
             rule.code,

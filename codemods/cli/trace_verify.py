@@ -9,10 +9,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..rules import BY_CODE
+from ..trace.tensor_traits import near
 from ..trace.traced_program import words_of
 from . import notebook, runner
 from .terminal import say
@@ -26,18 +28,20 @@ if TYPE_CHECKING:
 class Observed:
     """One run of the script, or of several: `values` and `printed` by the file of the outermost
     call, `text` all that was printed; `whole` tells of each class of outermost modules and each
-    compiled function whether it is one graph, `wrong` names those that give other values then."""
+    compiled function whether it is one graph, `wrong` names those that give other values then,
+    `costs` has the milliseconds of a call and the graph breaks of each."""
 
-    values: dict[str, str]
+    values: dict[str, Any]
     printed: dict[str, str]
     text: str
     code: tuple[int, ...]
     whole: dict[str, bool]
     wrong: frozenset[str]
+    costs: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def differs(self, other: Observed, parts: tuple[str, ...]) -> str:
         """The first part in which another run is not the same; "" where all are."""
-        found = next((p for p in parts if getattr(self, p) != getattr(other, p)), "")
+        found = next((p for p in parts if not _same(getattr(self, p), getattr(other, p))), "")
         worse = next(iter(self._worse(other)), ("", ""))
         return _PARTS.get(found, "") or " ".join(filter(None, worse))
 
@@ -52,9 +56,14 @@ class Observed:
         """The files of the outermost calls that another run makes different, or worse."""
         pairs = [(self.values, other.values)] if "values" in parts else []
         pairs += [(self.printed, other.printed)] if "text" in parts else []
-        found = {f for a, b in pairs for f in a.keys() | b.keys() if a.get(f) != b.get(f)}
+        found = {f for a, b in pairs for f in a.keys() | b.keys() if not near(a.get(f), b.get(f))}
         lost = {n for n, whole in self.whole.items() if whole and other.whole.get(n) is False}
         return found | {_file(n) for n in lost | (other.wrong - self.wrong)}
+
+
+def _same(first: Any, second: Any) -> bool:
+    """Whether two runs agree in a part: exactly, where nothing was noted as a float."""
+    return bool(first == second) or near(first, second)
 
 
 def _file(name: str) -> str:
@@ -70,16 +79,18 @@ _PARTS = {"values": "other values", "text": "other text is printed", "code": "an
 
 def verified(
     commands: list[str], results: list[FileResult], settings: Settings
-) -> list[FileResult]:
-    """The results, with files taken back after whose fixes the script differs; tells what it
-    did."""
+) -> tuple[list[FileResult], dict[str, tuple[float, int]]]:
+    """(the results, with files taken back after whose fixes the script differs; what the run with
+    them took); tells what it did."""
     if not _texts(results):
-        return results
-    before, after = observe(commands, {}), observe(commands, _texts(results))
+        return results, {}
+    rounded = any(BY_CODE[f.code].rounds for r in results for f in r.applied)
+    before = observe(commands, {}, rounded=rounded)
+    after = observe(commands, _texts(results), rounded=rounded)
     parts: tuple[str, ...] = tuple(_PARTS)
     if before.differs(after, parts):  # but what differs anyhow proves nothing
-        again = observe(commands, {}, counted=[])
-        parts = tuple(p for p in parts if getattr(before, p) == getattr(again, p))
+        again = observe(commands, {}, [], rounded)
+        parts = tuple(p for p in parts if _same(getattr(before, p), getattr(again, p)))
     if before.differs(after, parts):
         results, after = _Retreat(commands, results, settings, before, parts).made(after)
     shown = ", ".join(words_of(c)[words_of(c)[0] == "-m"] for c in commands)
@@ -90,7 +101,7 @@ def verified(
         f" {whole} of {len(before.whole)} modules before, {made} of {len(after.whole)} after.",
         file=sys.stderr,
     )
-    return results
+    return results, after.costs
 
 
 def _texts(results: Iterable[FileResult]) -> dict[str, str]:
@@ -115,6 +126,7 @@ class _Retreat:
         parts: tuple[str, ...],
     ) -> None:
         self.commands, self.settings, self.before, self.parts = commands, settings, before, parts
+        self.rounded = any(BY_CODE[f.code].rounds for r in results for f in r.applied)
         self.chosen = {os.path.realpath(r.path): r for r in results}
         self.less: dict[str, list[FileResult]] = {}
 
@@ -145,10 +157,11 @@ class _Retreat:
         self, chosen: dict[str, FileResult], last: Observed, changed: Iterable[str]
     ) -> Observed:
         """A run in which only what changed since the last is compiled."""
-        run = observe(self.commands, _texts(chosen.values()), counted=list(changed))
+        run = observe(self.commands, _texts(chosen.values()), list(changed), self.rounded)
         kept = {n: w for n, w in last.whole.items() if _file(n) not in set(changed)}
         wrong = frozenset(n for n in last.wrong if _file(n) not in set(changed))
-        return replace(run, whole={**kept, **run.whole}, wrong=run.wrong | wrong)
+        costs = {**last.costs, **run.costs}
+        return replace(run, whole={**kept, **run.whole}, wrong=run.wrong | wrong, costs=costs)
 
     def _culprit(self, paths: list[str]) -> set[str]:
         """By halves, one of several fixed files after whose fixes the script differs."""
@@ -168,25 +181,37 @@ def _choices(result: FileResult, settings: Settings) -> list[FileResult]:
 
 
 def observe(
-    commands: list[str], texts: dict[str, str], counted: list[str] | None = None
+    commands: list[str],
+    texts: dict[str, str],
+    counted: list[str] | None = None,
+    rounded: bool = False,
 ) -> Observed:
     """Run each command with these texts in the place of files. `counted`: the files of which the
-    outermost calls are compiled, to see whether they are one graph (None: all)."""
-    runs = [_observed(words_of(command), texts, counted) for command in commands]
-    values, printed, whole = {}, {}, {}
+    outermost calls are compiled, to see whether they are one graph (None: all). `rounded`: floats
+    are compared with a tolerance."""
+    runs = [_observed(words_of(command), texts, counted, rounded) for command in commands]
+    values: dict[str, Any] = {}
+    printed, whole = {}, {}
     for run in runs:
         whole.update(run.whole)
-        for known, told in ((values, run.values), (printed, run.printed)):
-            known.update({f: f"{known.get(f, '')}\n{text}" for f, text in told.items()})
+        for file, noted in run.values.items():
+            values.setdefault(file, []).append(noted)
+        told = run.printed.items()
+        printed.update({f: f"{printed.get(f, '')}\n{text}" for f, text in told})
     wrong = frozenset().union(*(run.wrong for run in runs))
     code = tuple(c for run in runs for c in run.code)
-    return Observed(values, printed, "\n".join(r.text for r in runs), code, whole, wrong)
+    text = "\n".join(r.text for r in runs)
+    costs = {name: cost for run in runs for name, cost in run.costs.items()}
+    return Observed(values, printed, text, code, whole, wrong, costs)
 
 
-def _observed(words: list[str], texts: dict[str, str], counted: list[str] | None) -> Observed:
+def _observed(
+    words: list[str], texts: dict[str, str], counted: list[str] | None, rounded: bool
+) -> Observed:
     with tempfile.TemporaryDirectory() as folder:
         listed, out = Path(folder, "texts.json"), Path(folder, "seen.json")
-        listed.write_text(json.dumps({"texts": texts, "counted": counted}), encoding="utf-8")
+        asked = {"texts": texts, "counted": counted, "rounded": rounded}
+        listed.write_text(json.dumps(asked), encoding="utf-8")
         module = ["-m", "dynfix.codemods.trace.checked_run", str(listed), str(out)]
         done = subprocess.run(
             [sys.executable, *module, *words],
@@ -199,7 +224,7 @@ def _observed(words: list[str], texts: dict[str, str], counted: list[str] | None
     values: dict[str, list[Any]] = {}
     for file, *noted in seen.get("values", []):
         values.setdefault(file, []).append(noted)
-    noted = {file: json.dumps(each) for file, each in values.items()}
     wrong, code = frozenset(seen.get("wrong", ())), (done.returncode,)
     printed = seen.get("printed", {})
-    return Observed(noted, printed, done.stdout, code, seen.get("whole", {}), wrong)
+    whole, costs = seen.get("whole", {}), seen.get("costs", {})
+    return Observed(values, printed, done.stdout, code, whole, wrong, costs)

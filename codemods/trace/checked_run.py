@@ -21,14 +21,16 @@ import linecache
 import logging
 import os
 import random
+import statistics
 import sys
+import time
 import types
 import warnings
 from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from typing import Any
 
-from .tensor_traits import layout, together
+from .tensor_traits import layout, samples, together
 from .traced_program import launch
 
 _MAX_NOTED_CALLS = 10_000  # outermost calls, of which the results are noted
@@ -40,12 +42,16 @@ class CheckedRun:
     such call and of the tensors that it was given, as they are then, and which of them are one or
     share memory; `printed`, what each file's calls print. `whole`: for each module class and
     function, whether fullgraph=True takes its first call, and `wrong`: where that gives other
-    values."""
+    values. `rounded`: floats are noted as numbers, to be compared with a tolerance."""
 
-    def __init__(self, texts: dict[str, str], counted: list[str] | None = None) -> None:
-        self.counted = counted
+    def __init__(
+        self, texts: dict[str, str], counted: list[str] | None = None, rounded: bool = False
+    ) -> None:
+        self.counted, self.rounded = counted, rounded
         self.texts, self.values, self.whole, self.depth = texts, [], {}, 0
         self.wrong: list[str] = []
+        self.breaks: dict[str, int] = {}
+        self.times: dict[str, list[float]] = {}
         self.printed: dict[str, Any] = {}
         self.current = ""
         self.called: list[Any] = []
@@ -86,7 +92,10 @@ class CheckedRun:
         self.depth, self.current = 1, file_of(made)
         try:
             compiled = self._count(made, args, kwargs)
+            start = time.perf_counter()
             result = call(*args, **kwargs)
+            taken = time.perf_counter() - start
+            self.times.setdefault(_name_of(made), []).append(taken)
             if compiled is not None and not self._close(compiled[0], result):
                 self.wrong.append(_name_of(made))
         finally:
@@ -95,7 +104,7 @@ class CheckedRun:
             given = list(_tensors([args, kwargs], self.torch))
             every = [*_tensors(result, self.torch), *given]
             noted = [self.digest(result), together(every)]
-            self.values.append([file, noted, [_tensor_digest(t, self.torch) for t in given]])
+            self.values.append([file, noted, [self.digest(t) for t in given]])
         return result
 
     def _as_it_is(self, model: Any = None, **options: Any) -> Any:
@@ -136,6 +145,8 @@ class CheckedRun:
         except Exception:  # of any sort: it is not one graph, or cannot be copied
             if self.texts and self._raises(made, args, kwargs):
                 self.wrong.append(name)
+            graph_breaks = torch._dynamo.utils.counters["graph_break"].values()
+            self.breaks[name] = max(1, sum(graph_breaks))
             return None
         finally:
             torch._dynamo.reset()
@@ -144,7 +155,10 @@ class CheckedRun:
             logging.disable(quiet)
 
     def _raises(self, made: Any, args: Any, kwargs: Any) -> bool:
-        """Whether compiled code, which may break its graph, raises where eager does not."""
+        """Whether compiled code, which may break its graph, raises where eager does not. Dynamo
+        counts its breaks."""
+        self.torch._dynamo.reset()
+        self.torch._dynamo.utils.counters.clear()
         for compiled in (False, True):
             try:
                 twin = made if isinstance(made, types.FunctionType) else copy.deepcopy(made)
@@ -164,6 +178,13 @@ class CheckedRun:
             return False
         return True
 
+    def costs(self) -> dict[str, tuple[float, int]]:
+        """Of each outermost module and function that was compiled, too: the milliseconds of a call
+        in eager, the first one left out, and its graph breaks."""
+        typical = {n: statistics.median(t[1:] or t) * 1000 for n, t in self.times.items()}
+        broken = {n: 0 if whole else self.breaks.get(n, 1) for n, whole in self.whole.items()}
+        return {n: (typical[n], number) for n, number in broken.items() if n in typical}
+
     def left(self) -> list[Any]:
         """What is left in the outermost modules: parameters, their gradients, buffers."""
         held = [(file_of(m), t) for m in self.called for t in (*m.parameters(), *m.buffers())]
@@ -182,6 +203,8 @@ class CheckedRun:
     def digest(self, value: Any) -> Any:
         """Equal for equal results: types, dtypes, shapes, bits."""
         if isinstance(value, self.torch.Tensor):
+            if self.rounded and value.is_floating_point() and not value.is_sparse:
+                return [layout(value, with_strides=False), *samples(value)]
             return _tensor_digest(value, self.torch)
         if isinstance(value, (list, tuple)):
             return [type(value).__name__, *map(self.digest, value)]
@@ -259,7 +282,7 @@ def main(argv: list[str]) -> None:
         with open(out, "w", encoding="utf-8") as stream:
             printed = {file: text.hexdigest() for file, text in run.printed.items()}
             counted = {"values": [*run.values, *run.left()], "whole": run.whole, "wrong": run.wrong}
-            json.dump({**counted, "printed": printed}, stream)
+            json.dump({**counted, "printed": printed, "costs": run.costs()}, stream)
 
     atexit.register(write)
     launch(words)

@@ -73,7 +73,7 @@ class FileView:
         function = self.function(node)
         key = function.node if function else None
         if key not in self._taken:
-            self._taken[key] = _bound_names(key) if key is not None else set()
+            self._taken[key] = bound_names(key) if key is not None else set()
         return self._taken[key]
 
     def is_hidden(self, name, node):
@@ -124,7 +124,7 @@ class FileView:
         function = self.function(node)
         while function is not None:
             bound = rebindings(function.node)
-            if name in _bound_names(function.node) | bound.bound | bound.shared:
+            if name in bound_names(function.node) | bound.bound | bound.shared:
                 return True
             function = function.outer
         return False
@@ -169,7 +169,7 @@ class FileView:
         return [text for at, text in inside if not any(a <= at < b for a, b in kept)]
 
 
-def _bound_names(function):
+def bound_names(function):
     args = function.args
     every = [
         *args.posonlyargs,

@@ -57,6 +57,7 @@ class ImportedNames:
 
     def __init__(self, tree, index):
         self.aliases = {}
+        self.ambiguous = set()  # imported as one thing here and as another there
         self.bound = set()
         # bound at several places; bound by the module otherwise than by an import
         self.rebound, self.shadowed = module_bindings(tree, index)
@@ -81,17 +82,19 @@ class ImportedNames:
 
     def _import(self, node):
         for alias in node.names:
-            if alias.asname:
-                self.aliases[alias.asname] = alias.name
-            else:
-                root = alias.name.split(".")[0]
-                self.aliases[root] = root
+            root = alias.name.split(".")[0]
+            self._alias(alias.asname or root, alias.name if alias.asname else root)
 
     def _import_from(self, node):
         base = "." * node.level + (node.module or "")
         for alias in node.names:
             name = f"{base}.{alias.name}" if base and not base.endswith(".") else base + alias.name
-            self.aliases[alias.asname or alias.name] = name
+            self._alias(alias.asname or alias.name, name)
+
+    def _alias(self, name, full):
+        if self.aliases.setdefault(name, full) != full:
+            self.ambiguous.add(name)
+        self.aliases[name] = full
 
     def _bind(self, node):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):

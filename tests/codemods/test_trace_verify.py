@@ -6,6 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from dynfix.codemods.cli import side_by_side, trace_verify
+from dynfix.codemods.trace import saved_facts
 
 from . import support
 
@@ -180,3 +181,52 @@ def test_other_values_when_compiled(project):
     assert list(right.whole.values()) == list(wrong.whole.values()) == [True]
     assert right.differs(wrong, ("values",)) == "step gives other values when compiled"
     assert right.blamed(wrong, ("values",)) == {path}
+
+
+ATTENTION = """import math, torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = torch.nn.Linear(8, 24)
+
+    def forward(self, x):
+        q, k, v = self.lin(x).chunk(3, -1)
+        weights = torch.softmax(q @ k.mT / math.sqrt(q.size(-1)), dim=-1)
+        return weights @ v
+"""
+CALLS = """import torch
+from model import Model
+torch.manual_seed(1)
+model = Model()
+for _ in range(3):
+    model(torch.randn(2, 5, 8)).square().sum().backward()
+"""
+
+
+def test_fixes_that_round_are_verified_with_a_tolerance_and_what_they_took_is_kept(project):
+    (project / "model.py").write_text(ATTENTION)
+    (project / "script.py").write_text(CALLS)
+    argv = ("--trace", "script.py", "--unsafe-fixes", "--select", "DYN804", "model.py")
+    _, _, err = support.command(*argv)
+    assert "Verified by running script.py: the same values" in err
+    assert "scaled_dot_product_attention" in (project / "model.py").read_text()
+    ((name, (milliseconds, breaks)),) = saved_facts.costs("model.py", str(project)).items()
+    assert (name, breaks) == ("Model", 0) and milliseconds > 0
+    wrong = ATTENTION.replace("dim=-1", "dim=-2")
+    runs = [
+        trace_verify.observe(["script.py"], {str(project / "model.py"): t}, rounded=True)
+        for t in (ATTENTION, wrong)
+    ]
+    assert runs[0].differs(runs[1], ("values",)) == "other values"
+
+
+def test_verify_takes_a_tolerance_for_fixes_that_round(project):
+    made = (
+        "\n\ndef make():\n    torch.manual_seed(0)\n    return Model(), (torch.randn(2, 5, 8),)\n"
+    )
+    (project / "model.py").write_text(ATTENTION + made)
+    argv = ("--unsafe-fixes", "--select", "DYN804", "--check", "--verify", "model.py:make")
+    _, out, _ = support.command(*argv)
+    assert "fixes kept           1" in out and "up to rounding" in out
