@@ -5,7 +5,8 @@ Data alone, which loads nothing. The rules of the codemod, `explain`, the warnin
 
 import dataclasses
 
-from .rule_reasons import OF_RULES, Reason
+from .rule_reasons import OF_RULES
+from .rule_reasons import Reason as Reason
 
 
 @dataclasses.dataclass(frozen=True)

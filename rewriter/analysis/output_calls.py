@@ -4,6 +4,7 @@ import ast
 
 from .call_effects import LOGGERS
 from .kinds import LOGGER
+from .oracle import Oracle
 
 LOG_METHODS = frozenset(
     """
@@ -15,12 +16,12 @@ LOG_METHODS = frozenset(
 _PRINTS = frozenset("print pprint.pprint pprint.pp sys.stdout.write sys.stderr.write".split())
 
 
-def is_print(node: ast.AST, oracle) -> bool:
+def is_print(node: ast.AST, oracle: Oracle) -> bool:
     """A call of `print`, or of what writes to the terminal as it does."""
     return isinstance(node, ast.Call) and oracle.resolve(node.func) in _PRINTS
 
 
-def is_log(node: ast.AST, oracle) -> bool:
+def is_log(node: ast.AST, oracle: Oracle) -> bool:
     """A call of a method of a logger, or of the logging module."""
     if (
         not isinstance(node, ast.Call)

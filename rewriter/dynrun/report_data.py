@@ -119,7 +119,7 @@ def _target(target: Any) -> str:
 
 def _memory() -> float:
     """MiB that the process holds now; on a GPU, what torch has allocated there."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return torch.cuda.memory_allocated() / 2**20
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
