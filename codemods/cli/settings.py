@@ -94,6 +94,7 @@ class Settings:
         default_factory=dict, compare=False, repr=False
     )  # {real path: Facts} of a traced run
     facts_key: str = ""  # of kept ones
+    verified: bool = False  # what is fixed with facts is run, compiled and in eager, and compared
     project: Neighbours | None = field(default=None, compare=False, repr=False)
 
     def selects(self, code: str, path: str) -> bool:
@@ -185,7 +186,7 @@ def _length(code: str, prefixes: tuple[str, ...]) -> int:
 _KINDS = {
     f.name: type(f.default)
     for f in fields(Settings)
-    if f.name not in ("root", "source", "facts", "facts_key", "project")
+    if f.name not in ("root", "source", "facts", "facts_key", "verified", "project")
 }
 
 

@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Observed:
     """One run of the script, or of several: `values` and `printed` by the file of the outermost
-    call, `text` all that was printed; `whole` tells of each class of outermost modules and each
-    compiled function whether it is one graph, `wrong` names those that give other values then."""
+    call, `text` all that was printed; `breaks` tells of each class of outermost modules and each
+    compiled function how often its graph breaks (None: it does not compile), `wrong` names those
+    that give other values then."""
 
     values: dict[str, str]
     printed: dict[str, str]
     text: str
     code: tuple[int, ...]
-    whole: dict[str, bool]
+    breaks: dict[str, int | None]
     wrong: frozenset[str]
 
     def differs(self, other: Observed, parts: tuple[str, ...]) -> str:
@@ -43,18 +44,28 @@ class Observed:
 
     def _worse(self, other: Observed) -> list[tuple[str, str]]:
         """(name, what is wrong with it) of what another run makes worse when compiled."""
-        lost = [n for n, whole in self.whole.items() if whole and other.whole.get(n) is False]
         wrong = sorted(other.wrong - self.wrong)
-        found = [(_shown(n), "is not one graph any more") for n in lost]
+        found = [(_shown(n), "has more graph breaks") for n in self._more_breaks(other)]
         return found + [(_shown(n), "gives other values when compiled") for n in wrong]
+
+    def _more_breaks(self, other: Observed) -> list[str]:
+        """The names of what another run breaks more often, or does not compile at all."""
+        both = self.breaks.keys() & other.breaks.keys()
+        return sorted(n for n in both if _many(other.breaks[n]) > _many(self.breaks[n]))
+
+    def whole(self) -> int:
+        return sum(number == 0 for number in self.breaks.values())
 
     def blamed(self, other: Observed, parts: tuple[str, ...]) -> set[str]:
         """The files of the outermost calls that another run makes different, or worse."""
         pairs = [(self.values, other.values)] if "values" in parts else []
         pairs += [(self.printed, other.printed)] if "text" in parts else []
         found = {f for a, b in pairs for f in a.keys() | b.keys() if a.get(f) != b.get(f)}
-        lost = {n for n, whole in self.whole.items() if whole and other.whole.get(n) is False}
-        return found | {_file(n) for n in lost | (other.wrong - self.wrong)}
+        return found | {_file(n) for n in (*self._more_breaks(other), *(other.wrong - self.wrong))}
+
+
+def _many(breaks: int | None) -> float:
+    return float("inf") if breaks is None else breaks
 
 
 def _file(name: str) -> str:
@@ -83,11 +94,11 @@ def verified(
     if before.differs(after, parts):
         results, after = _Retreat(commands, results, settings, before, parts).made(after)
     shown = ", ".join(words_of(c)[words_of(c)[0] == "-m"] for c in commands)
-    whole, made = (sum(run.whole.values()) for run in (before, after))
     same = ", ".join(p.removeprefix("other ").removeprefix("another ") for p in parts)
     print(
         f"Verified by running {shown}: the same {same or 'nothing'}; one graph:"
-        f" {whole} of {len(before.whole)} modules before, {made} of {len(after.whole)} after.",
+        f" {before.whole()} of {len(before.breaks)} modules before,"
+        f" {after.whole()} of {len(after.breaks)} after.",
         file=sys.stderr,
     )
     return results
@@ -146,9 +157,9 @@ class _Retreat:
     ) -> Observed:
         """A run in which only what changed since the last is compiled."""
         run = observe(self.commands, _texts(chosen.values()), counted=list(changed))
-        kept = {n: w for n, w in last.whole.items() if _file(n) not in set(changed)}
+        kept = {n: w for n, w in last.breaks.items() if _file(n) not in set(changed)}
         wrong = frozenset(n for n in last.wrong if _file(n) not in set(changed))
-        return replace(run, whole={**kept, **run.whole}, wrong=run.wrong | wrong)
+        return replace(run, breaks={**kept, **run.breaks}, wrong=run.wrong | wrong)
 
     def _culprit(self, paths: list[str]) -> set[str]:
         """By halves, one of several fixed files after whose fixes the script differs."""
@@ -159,12 +170,19 @@ class _Retreat:
         return set(paths)
 
 
+_CAPTURE = "DYN506"  # Dynamo may not go on with what it captures: other fixes do without
+
+
 def _choices(result: FileResult, settings: Settings) -> list[FileResult]:
     if result.after is None:
         return [result]
     safe = replace(settings, unsafe_fixes=False)
-    less = [runner.handled(result.path, result.read, safe, True)] if settings.unsafe_fixes else []
-    return [result, *less, runner.handled(result.path, result.read, settings, False)]
+    less = [safe] if settings.unsafe_fixes else []
+    less.append(replace(safe, verified=False))
+    if any(f.code == _CAPTURE for f in result.applied):
+        less.insert(0, replace(settings, unfixable=(*settings.unfixable, _CAPTURE)))
+    fixed = [runner.handled(result.path, result.read, s, True) for s in less]
+    return [result, *fixed, runner.handled(result.path, result.read, settings, False)]
 
 
 def observe(
@@ -173,14 +191,14 @@ def observe(
     """Run each command with these texts in the place of files. `counted`: the files of which the
     outermost calls are compiled, to see whether they are one graph (None: all)."""
     runs = [_observed(words_of(command), texts, counted) for command in commands]
-    values, printed, whole = {}, {}, {}
+    values, printed, breaks = {}, {}, {}
     for run in runs:
-        whole.update(run.whole)
+        breaks.update(run.breaks)
         for known, told in ((values, run.values), (printed, run.printed)):
             known.update({f: f"{known.get(f, '')}\n{text}" for f, text in told.items()})
     wrong = frozenset().union(*(run.wrong for run in runs))
     code = tuple(c for run in runs for c in run.code)
-    return Observed(values, printed, "\n".join(r.text for r in runs), code, whole, wrong)
+    return Observed(values, printed, "\n".join(r.text for r in runs), code, breaks, wrong)
 
 
 def _observed(words: list[str], texts: dict[str, str], counted: list[str] | None) -> Observed:
@@ -202,4 +220,4 @@ def _observed(words: list[str], texts: dict[str, str], counted: list[str] | None
     noted = {file: json.dumps(each) for file, each in values.items()}
     wrong, code = frozenset(seen.get("wrong", ())), (done.returncode,)
     printed = seen.get("printed", {})
-    return Observed(noted, printed, done.stdout, code, seen.get("whole", {}), wrong)
+    return Observed(noted, printed, done.stdout, code, seen.get("breaks", {}), wrong)

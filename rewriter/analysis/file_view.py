@@ -48,6 +48,10 @@ class FileView:
     def parent(self, node):
         return self.parents.get(node)
 
+    def ran(self, nodes):
+        """Whether a run evaluated every expression in some nodes: no run is known."""
+        return False
+
     def statement(self, node):
         """The statement that `node` stands in."""
         while not isinstance(node, ast.stmt):

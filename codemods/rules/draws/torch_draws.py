@@ -4,6 +4,7 @@ draws it."""
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.source.spans import Fix, Safety
@@ -43,7 +44,9 @@ def drawn_by_torch(call: ast.Call, context: FileContext) -> Fix | None:
     if not text or found is None or not _fits(call, context):
         return None
     edit = context.replacement(call, text)
-    return context.fix("draw with torch", edit, safety=Safety.UNSAFE, why=_WHY, imports=found[1])
+    fix = context.fix("draw with torch", edit, safety=Safety.UNSAFE, why=_WHY, imports=found[1])
+    decides = isinstance(context.parent(call), ast.Compare)
+    return replace(fix, needs_next=decides) if isinstance(fix, Fix) else fix
 
 
 def drawn_when_compiled(call: ast.Call, context: FileContext) -> Fix | None:

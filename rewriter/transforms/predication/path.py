@@ -5,6 +5,7 @@ with its state as it was; what is returned early is selected at the end."""
 import ast
 import copy
 
+from ...analysis.call_effects import draws
 from ...analysis.kinds import ANY
 from ...analysis.output_calls import is_log, is_print
 from .predicated_values import NotPredicated, PredicatedValues, method
@@ -33,7 +34,7 @@ class PredicatedPath:
         self.bound, self.late, self.taken = set(), set(), names_in(function)
         self.kinds, self.guards = {}, {}
         self.active, self.turn, self.base, self.exits = None, None, None, 0
-        self.asserts, self.doubts = [], {}
+        self.asserts, self.draws, self.doubts = False, False, {}
         self.size = 0
 
     # Names and small nodes
@@ -76,6 +77,7 @@ class PredicatedPath:
             self.size += 1
             if self.size > 400:
                 raise NotPredicated("it would be too long")
+            self.draws = self.draws or (predicate is not None and draws(statement))
             convert = getattr(self, f"_{type(statement).__name__.lower()}", None)
             if convert is None:
                 raise NotPredicated(
@@ -216,6 +218,7 @@ class PredicatedPath:
 
     def _chosen(self, node, truth, predicate):
         self.values.chosen += 1
+        self.values.sides += [*node.body, *node.orelse]
         if self.returns.drops(node, predicate):
             self.doubts.setdefault("where a mask chooses nothing, there are no rows to return")
             return self.block(node.orelse, predicate)
@@ -260,7 +263,7 @@ class PredicatedPath:
         return [self._assertion(self.otherwise(bad), node.body[-1].exc, node.test)]
 
     def _assertion(self, holds, raised, test):
-        self.values.chosen += 1
+        self.values.chosen, self.asserts = self.values.chosen + 1, True
         text = next(iter(getattr(raised, "args", ())), None)
         constant = isinstance(text, ast.Constant) and isinstance(text.value, str)
         shown = text if constant else ast.Constant(" ".join(ast.unparse(test).split()))
@@ -581,6 +584,7 @@ class PredicatedPath:
 
     def _loop(self, node, head, predicate, tests):
         """All turns of a loop; `tests`: what a `while` asks before each."""
+        self.values.sides += node.body
         own = self._own_exits(node.body)
         leaves = tests is not None or any(isinstance(n, (ast.Break, ast.Return)) for n in own)
         outer = self.active, self.turn, self.base, set(self.late)

@@ -12,9 +12,10 @@ predicates:
 Eager runs the statements that it ran. Compiled code computes every side."""
 
 import ast
+from dataclasses import replace
 
 from ...source.intents import insert_before
-from ...source.spans import Refusal, Safety
+from ...source.spans import Fix, Refusal, Safety
 from ..condition import host_read
 from .path import PredicatedPath, stored
 from .predicated_values import NotPredicated
@@ -50,7 +51,9 @@ def predicated(function, context):
     why = "; ".join([_WHY, *path.doubts])
     edit = insert_before(context.source, first, text)
     title = "select by predicates when compiled"
-    return context.fix(title, edit, safety=Safety.UNSAFE, why=why, imports=found[1])
+    fix = context.fix(title, edit, safety=Safety.UNSAFE, why=why, imports=found[1])
+    shown = not path.asserts and not path.draws and context.ran(path.values.sides)
+    return replace(fix, compiled=shown) if isinstance(fix, Fix) else fix
 
 
 def _converted(path, body):

@@ -47,6 +47,7 @@ class PredicatedValues:
         self.context, self.torch = context, torch
         self.numbers, self.ragged = {}, set()
         self.chosen = 0  # choices by tensors
+        self.sides = []  # what runs in eager where such a choice says so
         self.reads = False  # whether something is read as a number after all, or has such a shape
 
     def call(self, name, *args):
@@ -327,6 +328,7 @@ class PredicatedValues:
         truth = self.truth(node.test)
         if truth is None:
             return self._parts(node)
+        self.sides += [node.body, node.orelse]
         sides = [self.convert(n) for n in (node.body, node.orelse)]
         for side in (node.body, node.orelse):
             self.selectable(side)
