@@ -91,9 +91,7 @@ def _off(settings: Settings, path: str) -> list[str]:
     return [r.code for r in RULES if r.code not in on]
 
 
-def _findings(
-    source: SourceFile, settings: Settings, within_fix: bool = False
-) -> list[Finding]:
+def _findings(source: SourceFile, settings: Settings, within_fix: bool = False) -> list[Finding]:
     context = FileContext(source, settings)
     rules = enabled(settings, source.path)
     functions = context.program.captured(settings.scope)

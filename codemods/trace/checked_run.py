@@ -130,8 +130,9 @@ class CheckedRun:
                 self.torch._dynamo.reset()
             try:
                 compiled = self._outcome(made, args, kwargs, fullgraph=True, backend="eager")
-            except Exception:  # of any sort: it is not one graph, or cannot be copied
-                self.breaks[name] = self._breaks(made, args, kwargs)
+            except Exception:  # of any sort: it is not one graph, or raises in eager, too
+                if not self._raises(made, args, kwargs) or not checked:
+                    self.breaks[name] = self._breaks(made, args, kwargs)
                 return
             self.breaks[name] = 0
             if not self._close(compiled, self._outcome(made, args, kwargs)):
@@ -198,11 +199,17 @@ class CheckedRun:
             self._outcome(made, args, kwargs, backend=counted)
             return 1 + max(len(graphs) - 1, sum(reasons.values()))
         except Exception:
-            pass
-        with contextlib.suppress(Exception):
+            if self.texts and not self._raises(made, args, kwargs):
+                self.wrong.append(_name_of(made))
+            return None
+
+    def _raises(self, made: Any, args: Any, kwargs: Any) -> bool:
+        """Whether eager raises, too."""
+        try:
             self._outcome(made, args, kwargs)
-            self.wrong += [_name_of(made)] if self.texts else []  # raised by compiled code alone
-        return None
+        except Exception:
+            return True
+        return False
 
     def _close(self, compiled: Any, eager: Any) -> bool:
         """Whether the tensors and numbers of two outcomes agree, but for rounding."""

@@ -361,6 +361,7 @@ class PredicatedPath:
         self.bound.add(name)
         self.kinds[name] = kind
         self.values.numbers.pop(name, None)
+        self.values.lists.pop(name, None)
         self.values.ragged.discard(name)
         if number:
             self.values.numbers[name] = name
@@ -383,6 +384,11 @@ class PredicatedPath:
         return [self.assign(name, self.where(predicate, value, self.load(name)))]
 
     def _store(self, target, value, predicate):
+        listed = self.values.list_tensor(value)
+        if listed and isinstance(target, ast.Name) and predicate is None:
+            self._bind(target.id, ANY, False, False)
+            self.values.lists[target.id], self.values.chosen = listed[1], self.values.chosen + 1
+            return [self.assign(target.id, listed[0])]
         converted, kind = self.values.convert(value), self.context.kind(value)
         if isinstance(target, ast.Name):
             self.returns.made_of[target.id] = self.values.masks(value)
@@ -419,9 +425,7 @@ class PredicatedPath:
         return [*made, ast.Assign([target], shown)]
 
     def _element(self, target, shown, value, predicate):
-        place = ast.Subscript(
-            self.values.shown(target.value), self._index(target.slice), ast.Store()
-        )
+        place = self._place(target, self.context.kind(value).rank == 0)
         self.values.reads |= self.values._is_source(target)
         if predicate is None or self._writes_its_rows(target, predicate):
             return [ast.Assign([place], shown)]
@@ -431,9 +435,16 @@ class PredicatedPath:
         effect = self.returns.effect(predicate)
         return [ast.Assign([place], self.values.where(effect, shown, old))]
 
-    def _index(self, index):
-        part = self.values._part(index)
-        return self.values._parts(index).node if isinstance(index, ast.Slice) else part
+    def _place(self, target, scalar):
+        """Where something is stored; `scalar`: it has no axes."""
+        index, axis = (
+            self.values.index(target.slice)
+            if self.values.is_tensor(target.value)
+            else (self.values._part(target.slice), None)
+        )
+        if axis is not None and axis.value and not scalar:
+            raise NotPredicated(f"`{self.values.text(target)}` is stored at what was read")
+        return ast.Subscript(self.values.shown(target.value), index, ast.Store())
 
     def _augassign(self, node, predicate):
         target = copy.copy(node.target)
@@ -479,9 +490,7 @@ class PredicatedPath:
         return [self.assign(local, shown), ast.Assign([store], read)]
 
     def _added_element(self, node, whole, predicate):
-        place = ast.Subscript(
-            self.values.shown(node.target.value), self._index(node.target.slice), ast.Store()
-        )
+        place = self._place(node.target, self.context.kind(node.value).rank == 0)
         self.values.reads |= self.values._is_source(node.target)
         if predicate is None or self._writes_its_rows(node.target, predicate):
             return [ast.AugAssign(place, node.op, self.values.shown(node.value))]
@@ -533,7 +542,12 @@ class PredicatedPath:
         if self.values.is_ragged(node.iter):
             raise NotPredicated("data says how many turns there are")
         self.bound |= stored([node.target])
-        head = ast.For(node.target, self.values.shown(node.iter), [], [])
+        turns = self.values.turns(node.iter)
+        iterated, kind = turns or (self.values.shown(node.iter), None)
+        if turns:
+            self.values.chosen += 1
+            self.values.bind_turn(node.target, kind)
+        head = ast.For(node.target, iterated, [], [])
         return self._loop(node, head, predicate, None)
 
     def _turn_counts(self, iterated):

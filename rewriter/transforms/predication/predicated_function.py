@@ -23,7 +23,8 @@ from .predicated_values import NotPredicated
 _WHY = (
     "in compiled code every side and every turn is computed: one may raise, draw, turn a gradient"
     " into NaN, or give zero gradients where there were none; sides must agree in shape; numbers"
-    " are computed in the tensor's precision, logs are silent, and errors are RuntimeErrors"
+    " are computed in the tensor's precision, torch draws what Python drew, logs are silent, and"
+    " errors are RuntimeErrors"
 )
 _LONGEST = 120
 
@@ -52,7 +53,12 @@ def predicated(function, context):
     edit = insert_before(context.source, first, text)
     title = "select by predicates when compiled"
     fix = context.fix(title, edit, safety=Safety.UNSAFE, why=why, imports=found[1])
-    shown = not path.asserts and not path.draws and context.ran(path.values.sides)
+    shown = (
+        not path.asserts
+        and not path.draws
+        and not path.values.draws
+        and context.ran(path.values.sides)
+    )
     return replace(fix, compiled=shown) if isinstance(fix, Fix) else fix
 
 
@@ -89,5 +95,7 @@ def _needs(statement, path):
         ):
             return True
         if isinstance(node, (ast.Call, ast.Subscript)) and values._is_source(node):
+            return True
+        if isinstance(node, ast.Call) and values.list_tensor(node):
             return True
     return False
