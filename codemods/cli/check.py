@@ -134,7 +134,7 @@ def _shown_by_run(finding: Finding, context: FileContext) -> Finding:
     """The finding with a fix that is safe, where eager runs what it ran and the run that verifies
     it compares what compiled code does then."""
     fix = finding.fix
-    if fix is None or not fix.compiled:
+    if fix is None or not (fix.compiled and fix.ran):
         return finding
     around = (f for f in context.program.functions if _contains(f.node, finding))
     inner = max(around, key=lambda f: f.node.lineno, default=None)

@@ -114,8 +114,9 @@ def _texts(results: Iterable[FileResult]) -> dict[str, str]:
 
 
 class _Retreat:
-    """Takes files back, several at a time, until the script does what it did: each with the safe
-    fixes alone, with those that need no run, or as it was."""
+    """Takes files back, several at a time, until the script does what it did: each without fixes
+    that change what eager does, with the safe fixes alone, with those that need no run, or as it
+    was."""
 
     def __init__(
         self,
@@ -177,7 +178,7 @@ def _choices(result: FileResult, settings: Settings) -> list[FileResult]:
     if result.after is None:
         return [result]
     safe = replace(settings, unsafe_fixes=False)
-    less = [safe] if settings.unsafe_fixes else []
+    less = [replace(settings, eager_kept=True), safe] if settings.unsafe_fixes else []
     less.append(replace(safe, verified=False))
     if any(f.code == _CAPTURE for f in result.applied):
         less.insert(0, replace(settings, unfixable=(*settings.unfixable, _CAPTURE)))

@@ -221,9 +221,12 @@ class CheckedRun:
         return True
 
     def left(self) -> list[Any]:
-        """What is left in the outermost modules: parameters, their gradients, buffers."""
+        """What is left in the outermost modules: parameters, their gradients, buffers, attributes
+        of their own."""
         held = [(file_of(m), t) for m in self.called for t in (*m.parameters(), *m.buffers())]
-        return [[file, self.digest([t, t.grad if t.is_leaf else None])] for file, t in held]
+        found = [[file, self.digest([t, t.grad if t.is_leaf else None])] for file, t in held]
+        own = ((m, {k: v for k, v in vars(m).items() if k[:1] != "_"}) for m in self.called)
+        return [*found, *([file_of(m), self.digest(values)] for m, values in own)]
 
     def copied(self, value: Any) -> Any:
         """The tensors of nested containers copied; `copy.deepcopy` refuses those with a history."""

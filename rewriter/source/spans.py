@@ -53,8 +53,8 @@ class Fix:
     """One change, applied whole or not at all. `why`: what makes it unsafe; `silent`: calls mute
     when compiled; `first`: it is part of a change of several files, made before all others;
     `asked`: what the text cannot show, the new code asks for; `compiled`: compiled code alone runs
-    what it adds, and a run can show that this does what eager does; `needs_next`: it helps only
-    where what it leaves has a fix, too."""
+    what it adds; `ran`: a run took all that it chooses from; `needs_next`: it helps only where what
+    it leaves has a fix, too."""
 
     edits: tuple[Edit, ...]
     title: str
@@ -65,6 +65,7 @@ class Fix:
     first: bool = False
     asked: bool = False
     compiled: bool = False
+    ran: bool = False
     needs_next: bool = False
 
     @property

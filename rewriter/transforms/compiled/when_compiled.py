@@ -110,7 +110,8 @@ class Compiled:
         fix = self.context.fix(title, *edits, safety=safety, why=why, imports=self.torch[1])
         sides = [n for name in ("body", "orelse") for n in _listed(getattr(self.node, name, []))]
         shown = _HANDLED not in self.doubts and self.context.ran(sides)
-        return replace(fix, asked=True, compiled=shown) if isinstance(fix, Fix) else fix
+        compiled = {"asked": True, "compiled": True, "ran": shown}
+        return replace(fix, **compiled) if isinstance(fix, Fix) else fix
 
     def _handled(self):
         """Whether it stands in a `try` that has handlers."""

@@ -59,7 +59,7 @@ def predicated(function, context):
         and not path.values.draws
         and context.ran(path.values.sides)
     )
-    return replace(fix, compiled=shown) if isinstance(fix, Fix) else fix
+    return replace(fix, compiled=True, ran=shown) if isinstance(fix, Fix) else fix
 
 
 def _converted(path, body):
@@ -70,7 +70,8 @@ def _converted(path, body):
     for index, statement in enumerate(body):
         if _needs(statement, path):
             made = path.block(body[index:], None)
-            if path.returns.state != "none" and not isinstance(made[-1], ast.Return):
+            falls = path.returns.state != "none" and not isinstance(made[-1], ast.Return)
+            if falls and path.returns.results:
                 raise NotPredicated("it may return nothing at its end")
             ends = isinstance(made[-1], ast.Return)
             return statement, made if ends else [*made, ast.Return(None)]
