@@ -39,14 +39,21 @@ class Observed:
     def differs(self, other: Observed, parts: tuple[str, ...]) -> str:
         """The first part in which another run is not the same; "" where all are."""
         found = next((p for p in parts if getattr(self, p) != getattr(other, p)), "")
-        worse = next(iter(self._worse(other)), ("", ""))
-        return _PARTS.get(found, "") or " ".join(filter(None, worse))
+        worse = (f"{_shown(n)} {what}" for n, what in self._worse(other))
+        return _PARTS.get(found, "") or next(worse, "")
+
+    def own_reason(self, other: Observed, path: str) -> str:
+        """What another run makes different in the calls of one file; "" where that is not known."""
+        if self.values.get(path) != other.values.get(path):
+            return _PARTS["values"]
+        worse = (f"{_shown(n)} {what}" for n, what in self._worse(other) if _file(n) == path)
+        return next(worse, "")
 
     def _worse(self, other: Observed) -> list[tuple[str, str]]:
         """(name, what is wrong with it) of what another run makes worse when compiled."""
         wrong = sorted(other.wrong - self.wrong)
-        found = [(_shown(n), "has more graph breaks") for n in self._more_breaks(other)]
-        return found + [(_shown(n), "gives other values when compiled") for n in wrong]
+        found = [(n, "has more graph breaks") for n in self._more_breaks(other)]
+        return found + [(n, "gives other values when compiled") for n in wrong]
 
     def _more_breaks(self, other: Observed) -> list[str]:
         """The names of what another run breaks more often, or does not compile at all."""
@@ -86,7 +93,8 @@ def verified(
     did."""
     if not _texts(results):
         return results
-    before, after = observe(commands, {}), observe(commands, _texts(results))
+    before = observe(commands, {})
+    after = observe(commands, _texts(results), zeros=settings.unsafe_fixes)
     parts: tuple[str, ...] = tuple(_PARTS)
     if before.differs(after, parts):  # but what differs anyhow proves nothing
         again = observe(commands, {}, counted=[])
@@ -137,7 +145,8 @@ class _Retreat:
             if not blamed:
                 break
             for path in sorted(blamed):
-                say(f"{self.chosen[path].path}: fixes taken back: {why}")
+                own = self.before.own_reason(after, path) or why
+                say(f"{self.chosen[path].path}: fixes taken back: {own}")
                 self._step_back(path)
             after = self._observe(self.chosen, after, blamed)
         return list(self.chosen.values()), after
@@ -157,7 +166,8 @@ class _Retreat:
         self, chosen: dict[str, FileResult], last: Observed, changed: Iterable[str]
     ) -> Observed:
         """A run in which only what changed since the last is compiled."""
-        run = observe(self.commands, _texts(chosen.values()), counted=list(changed))
+        texts, zeros = _texts(chosen.values()), self.settings.unsafe_fixes
+        run = observe(self.commands, texts, counted=list(changed), zeros=zeros)
         kept = {n: w for n, w in last.breaks.items() if _file(n) not in set(changed)}
         wrong = frozenset(n for n in last.wrong if _file(n) not in set(changed))
         return replace(run, breaks={**kept, **run.breaks}, wrong=run.wrong | wrong)
@@ -187,11 +197,16 @@ def _choices(result: FileResult, settings: Settings) -> list[FileResult]:
 
 
 def observe(
-    commands: list[str], texts: dict[str, str], counted: list[str] | None = None
+    commands: list[str],
+    texts: dict[str, str],
+    counted: list[str] | None = None,
+    zeros: bool = False,
 ) -> Observed:
     """Run each command with these texts in the place of files. `counted`: the files of which the
-    outermost calls are compiled, to see whether they are one graph (None: all)."""
-    runs = [_observed(words_of(command), texts, counted) for command in commands]
+    outermost calls are compiled, to see whether they are one graph (None: all). `zeros`: gradients
+    of zeros are as good as none, of which unsafe fixes warn."""
+    asked = {"texts": texts, "counted": counted, "zeros": zeros}
+    runs = [_observed(words_of(command), asked) for command in commands]
     values, printed, breaks = {}, {}, {}
     for run in runs:
         breaks.update(run.breaks)
@@ -202,10 +217,10 @@ def observe(
     return Observed(values, printed, "\n".join(r.text for r in runs), code, breaks, wrong)
 
 
-def _observed(words: list[str], texts: dict[str, str], counted: list[str] | None) -> Observed:
+def _observed(words: list[str], asked: dict[str, Any]) -> Observed:
     with tempfile.TemporaryDirectory() as folder:
         listed, out = Path(folder, "texts.json"), Path(folder, "seen.json")
-        listed.write_text(json.dumps({"texts": texts, "counted": counted}), encoding="utf-8")
+        listed.write_text(json.dumps(asked), encoding="utf-8")
         module = ["-m", "dynfix.codemods.trace.checked_run", str(listed), str(out)]
         done = subprocess.run(
             [sys.executable, *module, *words],

@@ -44,10 +44,12 @@ class CheckedRun:
     function, 0 where fullgraph=True takes its first call, else one more than Dynamo notes graph
     breaks (of a frame that runs in eager it notes none; None: compiled code raises there, or would,
     did it not run in eager then); `wrong`: where compiled code gives other values or gradients,
-    leaves another state, or raises alone."""
+    leaves another state, or raises alone. `zeros`: a gradient of zeros is as good as none."""
 
-    def __init__(self, texts: dict[str, str], counted: list[str] | None = None) -> None:
-        self.counted = counted
+    def __init__(
+        self, texts: dict[str, str], counted: list[str] | None = None, zeros: bool = False
+    ) -> None:
+        self.counted, self.zeros = counted, zeros
         self.texts, self.values, self.breaks, self.depth = texts, [], {}, 0
         self.wrong: list[str] = []
         self.checks: dict[str, int] = {}
@@ -171,7 +173,7 @@ class CheckedRun:
         return [result, held, self._gradients(result, held)]
 
     def _gradients(self, result: Any, held: list[Any]) -> list[Any]:
-        """Of a weighted sum of the results; of what gets none, an empty tensor."""
+        """Of a weighted sum of the results; of what gets none, zeros or an empty tensor."""
         torch = self.torch
         outs = [t for t in _tensors(result, torch) if t.requires_grad]
         leaves = [t for t in _tensors(held, torch) if t.requires_grad and t.is_leaf]
@@ -182,7 +184,8 @@ class CheckedRun:
             found = torch.autograd.grad(sums, leaves, allow_unused=True)
         except RuntimeError:  # written over, or of complex numbers
             return []
-        return [torch.empty(0) if g is None else g for g in found]
+        none = torch.zeros_like if self.zeros else lambda leaf: torch.empty(0)
+        return [none(leaf) if g is None else g for leaf, g in zip(leaves, found, strict=True)]
 
     def _breaks(self, made: Any, args: Any, kwargs: Any) -> int | None:
         """What `breaks` notes of what is not one graph."""

@@ -411,7 +411,7 @@ class PredicatedPath:
         listed = self.values.list_tensor(value)
         if listed and isinstance(target, ast.Name) and predicate is None:
             self._bind(target.id, ANY, False, False)
-            self.values.lists[target.id], self.values.chosen = listed[1], self.values.chosen + 1
+            self.values.lists[target.id] = listed[1]
             return [self.assign(target.id, listed[0])]
         converted, kind = self.values.convert(value), self.context.kind(value)
         if isinstance(target, ast.Name):
