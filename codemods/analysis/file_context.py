@@ -98,6 +98,11 @@ class FileContext(FileView):
         function = self.function(node) if self.facts else None
         return function is not None and self.facts.of(function.qualified, node) is not None
 
+    def ran(self, nodes: list[ast.AST]) -> bool:
+        """Whether a traced run evaluated every expression in some nodes of one function."""
+        function = self.function(nodes[0]) if self.facts and nodes else None
+        return function is not None and self.facts.ran(function.qualified, nodes)
+
     def fix(
         self,
         title: str,

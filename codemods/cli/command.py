@@ -156,8 +156,9 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
     else:
         settings = _with_saved_facts(settings, paths)
     fixing = (options.diff or not options.check) and not options.add_noqa
+    settings = replace(settings, verified=bool(options.trace and not options.no_verify and fixing))
     results = runner.run(paths, settings, fixing, _progress(options, len(paths)))
-    if options.trace and fixing and not options.no_verify:
+    if settings.verified:
         results, costs = trace_verify.verified(options.trace, results, settings)
     if options.add_noqa:
         return _add_noqa(results, options, settings, failures)

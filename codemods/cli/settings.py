@@ -95,6 +95,8 @@ class Settings:
         default_factory=dict, compare=False, repr=False
     )  # {real path: Facts} of a traced run
     facts_key: str = ""  # of kept ones
+    verified: bool = False  # what is fixed with facts is run, compiled and in eager, and compared
+    eager_kept: bool = False  # of unsafe fixes, only those of what compiled code alone runs
     project: Neighbours | None = field(default=None, compare=False, repr=False)
 
     def selects(self, code: str, path: str) -> bool:
@@ -122,7 +124,8 @@ class Settings:
         """Whether its fix, if it has one, is to be made."""
         if finding.fix is None or not self.fixes(finding.code):
             return False
-        return finding.fix.safety is Safety.SAFE or self.unsafe_fixes
+        unsafe = self.unsafe_fixes and (finding.fix.compiled or not self.eager_kept)
+        return finding.fix.safety is Safety.SAFE or unsafe
 
     def _matches(self, path: str, patterns: tuple[str, ...]) -> bool:
         """Whether `path` (its name, or its place below the settings' folder) fits a pattern."""
@@ -199,7 +202,7 @@ def _length(code: str, prefixes: tuple[str, ...]) -> int:
 _KINDS = {
     f.name: type(f.default)
     for f in fields(Settings)
-    if f.name not in ("root", "source", "facts", "facts_key", "project")
+    if f.name not in ("root", "source", "facts", "facts_key", "verified", "eager_kept", "project")
 }
 
 

@@ -50,6 +50,10 @@ class FileView:
     def parent(self, node: ast.AST) -> ast.AST | None:
         return self.parents.get(node)
 
+    def ran(self, nodes: Iterable[ast.AST]) -> bool:
+        """Whether a run evaluated every expression in some nodes: no run is known."""
+        return False
+
     def statement(self, node: ast.AST) -> ast.stmt:
         """The statement that `node` stands in."""
         while not isinstance(node, ast.stmt):

@@ -93,6 +93,10 @@ class Oracle(Protocol):
         condition."""
         ...
 
+    def ran(self, nodes: list[ast.AST]) -> bool:
+        """Whether a run evaluated every expression in some nodes of one function."""
+        ...
+
     def resolve(self, node: ast.AST) -> str | None:
         """The dotted name that a name or attribute stands for; None where a local name hides
         it."""

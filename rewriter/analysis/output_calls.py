@@ -1,4 +1,4 @@
-"""Calls that only tell something: prints and log calls."""
+"""Calls that only tell something: prints, warnings and log calls."""
 
 import ast
 
@@ -19,6 +19,10 @@ _PRINTS = frozenset("print pprint.pprint pprint.pp sys.stdout.write sys.stderr.w
 def is_print(node: ast.AST, oracle: Oracle) -> bool:
     """A call of `print`, or of what writes to the terminal as it does."""
     return isinstance(node, ast.Call) and oracle.resolve(node.func) in _PRINTS
+
+
+def is_warning(node: ast.AST, oracle: Oracle) -> bool:
+    return isinstance(node, ast.Call) and oracle.resolve(node.func) == "warnings.warn"
 
 
 def is_log(node: ast.AST, oracle: Oracle) -> bool:
