@@ -29,8 +29,8 @@ config = SimpleNamespace(task_name={task!r}, seq_len=96, label_len=48, pred_len=
     p_hidden_dims=[32, 32], p_hidden_layers=2, expand=2, d_conv=4, patch_len=16, node_dim=10,
     gcn_depth=2, gcn_dropout=0.3, propalpha=0.3, conv_channel=32, skip_channel=32, num_class=3,
     batch_size=2, use_gpu=False, output_attention=False, individual=False, alpha=0.1, top_p=0.5,
-    pos=1, use_amp=False, root_path="", device=torch.device("cpu"), data="ETTh1", features="M", mask_rate=0.25, subgraph_size=3, stride=8,
-    period=24)
+    pos=1, use_amp=False, root_path="", device=torch.device("cpu"), data="ETTh1", features="M",
+    mask_rate=0.25, subgraph_size=3, stride=8, period=24)
 module = importlib.import_module("models.{name}").Model(config)
 inputs = (torch.randn(2, 96, 7), torch.randn(2, 96, 4), torch.randn(2, 144, 7),
     torch.randn(2, 144, 4))

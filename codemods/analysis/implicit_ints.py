@@ -7,7 +7,6 @@ from typing import Any
 
 from ...rewriter.analysis.torch_facts import SIZED, SIZED_FACTORIES
 
-
 # {function of a tensor: (the name of the number that it takes, the place behind it)}
 _NUMBERS = {
     "narrow": ("length", 3),
@@ -19,20 +18,14 @@ _NUMBERS = {
 }
 
 
-def places(
-    resolve: Callable[..., Any], node: ast.expr, is_own: Callable[[ast.expr], bool] | None = None
-) -> list[ast.expr]:
+def places(resolve: Callable[..., Any], node: ast.expr) -> list[ast.expr]:
     """The expressions of a call or an index that stand where an int is meant; `resolve(func)` gives
-    a dotted name. `is_own`: whether an expression has methods of the file, named like a tensor's or
-    not."""
+    a dotted name."""
     if isinstance(node, ast.Subscript):
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         bounds = (b for p in parts if isinstance(p, ast.Slice) for b in (p.lower, p.upper, p.step))
         return [b for b in bounds if b is not None]
     if not isinstance(node, ast.Call):
-        return []
-    owner = getattr(node.func, "value", None)
-    if is_own is not None and owner is not None and is_own(owner):
         return []
     return [p for a in _sizes(resolve, node) for p in elements(a)]
 

@@ -12,10 +12,7 @@ import torch
 from torch.fx import GraphModule
 
 from ...lowering import stored_graphs
-from ...lowering.loops.dump import dump
-from ...lowering.loops.polynomials import hint
-from ...lowering.loops.storage import bytes_of, touched, written
-from ...lowering.targets.cpp.cpp_target import printed
+from ...lowering.pipeline import KernelFacts
 from ..frontend import segment_programs
 from .graph_layout import placed
 
@@ -24,16 +21,10 @@ CODE = 12_000  # characters of one kernel's text
 
 
 @dataclasses.dataclass
-class KernelRecord:
-    """One kernel: its text, the bytes that it reads and writes, and how long its calls took."""
+class KernelRecord(KernelFacts):
+    """One kernel, and how long its calls took."""
 
-    name: str
-    graph: str
-    code: str
-    origins: list[str]
-    read: int
-    written: int
-    on_gpu: bool
+    graph: str = ""
     calls: int = 0
     seconds: float = 0.0  # of all calls
     fastest: float = 0.0  # of one
@@ -75,19 +66,8 @@ class Collector:
         return {group: self._kernel(unit, group, *made) for group, made in launches.items()}
 
     def _kernel(self, unit: Any, group: Any, launch: Any, buffers: Any) -> Any:
-        on_gpu = any(unit.layouts[b].device.type == "cuda" for b in buffers if b in unit.layouts)
-        outputs = written(group)
-        inputs = [b for b in touched(group) if b not in outputs]
-        origins = list(dict.fromkeys(o for nest in group.nests for o in nest.origins))
-        record = KernelRecord(
-            name=group.name,
-            graph=f"graph {len(self.graphs)} {unit.name}",
-            code=_code(group, on_gpu)[:CODE],
-            origins=origins,
-            read=sum(int(hint(bytes_of(b))) for b in inputs),
-            written=sum(int(hint(bytes_of(b))) for b in outputs),
-            on_gpu=on_gpu,
-        )
+        record = KernelRecord.of(unit, group, buffers)
+        record.code, record.graph = record.code[:CODE], f"graph {len(self.graphs)} {unit.name}"
         self.kernels.append(record)
         return record.timed(launch), buffers
 
@@ -137,13 +117,9 @@ def _target(target: Any) -> str:
     return str(getattr(target, "__name__", target))
 
 
-def _code(group: Any, on_gpu: bool) -> str:
-    return dump(group) if on_gpu or not hasattr(group, "nests") else str(printed(group).source)
-
-
 def _memory() -> float:
     """MiB that the process holds now; on a GPU, what torch has allocated there."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return torch.cuda.memory_allocated() / 2**20
     try:
         with open("/proc/self/statm", encoding="ascii") as file:

@@ -22,7 +22,7 @@ from ...runtime.programs.autocast_state import AutocastState, enters_modes
 from ...runtime.warning_filters import suppress_warnings
 from ..capture.segments import Segment
 from ..capture.values import Meta, Number
-from . import build_process, library_calls
+from . import build_process, compile_logs, library_calls
 from .thread_modes import Modes, process_settings
 
 Observer = Callable[[Segment, Callable[..., Any], Options], Callable[..., Any]]
@@ -50,7 +50,8 @@ def _callable(
     segments: tuple[Segment, ...],
 ) -> Callable[..., Any]:
     if segment.eager or not segment.ops:
-        return forward_of(segment.module)  # type: ignore[no-any-return]
+        return forward_of(segment.module)
+    compile_logs.graph_code(segment.module)
     by_aot = options.backend in ("native", "aot_eager")
     if segment.takes_lazy_numbers() or (by_aot and segment.writes_history()):
         return _as_it_is(segment.module)
@@ -240,7 +241,7 @@ def _leaving_modes(program: Callable[..., Any], module: torch.fx.GraphModule) ->
 def _eager_backend(
     gm: torch.fx.GraphModule, example_inputs: Any, options: Options
 ) -> Callable[..., Any]:
-    return forward_of(gm)  # type: ignore[no-any-return]
+    return forward_of(gm)
 
 
 def _native(

@@ -12,7 +12,6 @@ from ...analysis.implicit_ints import places
 from ..base import Rule
 
 if TYPE_CHECKING:
-    from ....rewriter.analysis.kinds import Kind
     from ...analysis.file_context import FileContext
     from ...analysis.findings import Finding
 
@@ -41,9 +40,10 @@ def step(x: torch.Tensor):
 """
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
+        if isinstance(node, ast.Call) and _is_own(node.func, context):
+            return  # a submodule or a method that is named like a tensor's method
         taken = isinstance(node, ast.Call) and context.resolve(node.func) in self.takers
-        found = places(context.resolve, node, lambda owner: _is_own(context.kind(owner)))
-        for number in node.args if taken else found:
+        for number in node.args if taken else places(context.resolve, node):
             is_ahead = isinstance(number, ast.IfExp) and read_ahead(
                 number.test
             )  # an int, but where it is not
@@ -53,8 +53,11 @@ def step(x: torch.Tensor):
             yield from (context.finding(self, part) for part in _picks(node, context))
 
 
-def _is_own(kind: Kind) -> bool:
-    return kind.what in ("self", MODULE) or kind.owner is not None
+def _is_own(func: ast.expr, context: FileContext) -> bool:
+    if context.kind(func).what in (MODULE, MODULES):
+        return True
+    of = context.kind(func.value) if isinstance(func, ast.Attribute) else None
+    return of is not None and (of.what in ("self", MODULE) or of.owner is not None)
 
 
 def _picks(node: ast.Subscript, context: FileContext) -> list[ast.expr]:
