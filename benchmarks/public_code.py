@@ -8,8 +8,9 @@ its own, under `torch._dynamo.explain`; a package that is not installed is repla
 What counts as a break is the innermost line of the repository in a break's stack, also where the
 break made Dynamo skip the whole frame. It is named where a finding of `dynfix --check` begins in
 the same statement (of a compound statement: in its head). Findings come from text alone, over the
-whole repository. `--findings` lists those that stand in functions that a case ran and at which
-nothing broke: candidates for false findings.
+whole repository; where nothing in it says what a case compiles, they are counted once more with
+`--entry` for what the case itself calls. `--findings` lists those that stand in functions that a
+case ran and at which nothing broke: candidates for false findings.
 
 With `--fix`, the files that a breaking case ran are fixed in a copy of the repository, by
 `dynfix --unsafe-fixes --trace` with a script that builds and calls the module; then breaks are
@@ -118,12 +119,27 @@ def observed(folder, name, outputs=None):
         found = torch._dynamo.explain(module)(*inputs)
     lines = []
     for stack, reason in broke:
-        inside = [f for f in stack if os.path.realpath(f.filename).startswith(root + os.sep)]
+        paths = [(f, os.path.realpath(f.filename)) for f in stack]
+        inside = [f for f, p in paths if p.startswith(root + os.sep) and os.path.isfile(p)]
         path = os.path.relpath(os.path.realpath(inside[-1].filename), root) if inside else "?"
         line = inside[-1].lineno if inside else 0
         lines.append([path, line, reason.strip().splitlines()[0]])
     ran = sorted([os.path.relpath(p, root), line] for p, line in run.seen)
-    return {"breaks": lines, "ran": ran, "graphs": found.graph_count}
+    entries = sorted({_entry(root, *place) for place in run.entries} - {None})
+    return {"breaks": lines, "ran": ran, "graphs": found.graph_count, "entries": entries}
+
+
+def _entry(root, path, line):
+    """A function of a repository as `--entry` names it."""
+    around = [
+        node
+        for node in ast.walk(ast.parse(Path(path).read_bytes()))
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+        and min([node.lineno, *(d.lineno for d in node.decorator_list)]) <= line <= node.end_lineno
+    ]
+    module = os.path.relpath(path, root).removesuffix(".py").replace(os.sep, ".")
+    names = [node.name for node in sorted(around, key=lambda node: node.lineno)]
+    return f"{module.removesuffix('.__init__')}:{'.'.join(names[:2])}" if names else None
 
 
 @contextlib.contextmanager
@@ -166,15 +182,22 @@ def _values(result):
 
 
 class _functions_of:
-    """A profile function that notes the functions of a folder that ran."""
+    """A profile function that notes the functions of a folder that ran, and those that something
+    else called."""
 
     def __init__(self, root):
-        self.root, self.seen = root, set()
+        self.root, self.seen, self.entries = root, set(), set()
 
     def __call__(self, frame, event, _):
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(self.root):
-            self.seen.add((code.co_filename, code.co_firstlineno))
+        place = code.co_filename, code.co_firstlineno
+        if event == "call" and place[0].startswith(self.root) and place not in self.seen:
+            self.seen.add(place)
+            caller = frame.f_back
+            while caller and not caller.f_code.co_filename.startswith(self.root):
+                caller = caller.f_back
+            if caller is None:
+                self.entries.add(place)
 
 
 def in_a_process(function, *args, seconds=300):
@@ -266,11 +289,12 @@ def _equal(before, after):
 # Findings
 
 
-def findings(root):
+def findings(root, entries=()):
     """{path: [findings]} of `dynfix --check` on the text alone, and the seconds that it took."""
     command = [sys.executable, "-m", "dynfix", "--check", "--isolated", "--no-cache", root]
     start = time.perf_counter()
     command += ["--output-format", "json-lines"]
+    command += [part for entry in entries for part in ("--entry", entry)]
     done = subprocess.run(command, capture_output=True, text=True)
     took, found = time.perf_counter() - start, {}
     for line in done.stdout.splitlines():
@@ -397,13 +421,18 @@ def _report(options, names, outcomes):
         found, took = findings(root)
         of = [outcomes[n] for n in ran if CASES[n][0] == repository]
         named, missed, unbroken = compared(options.folder, repository, of, found)
+        entries = sorted({e for outcome in of for e in outcome.get("entries", ())})
+        told = findings(root, entries)[0] if missed and entries else {}
+        with_entries = compared(options.folder, repository, of, _joined(found, told))[0]
         totals.update(named=len(named), missed=len(missed), unbroken=len(unbroken))
+        totals["with entries"] += len(with_entries)
         codes.update(r["code"] for rows in found.values() for r in rows)
         lines += sum(len(p.read_bytes().splitlines()) for p in Path(root).rglob("*.py"))
         seconds += took
         print(f"{repository}: {len(named)} of {len(named) + len(missed)} lines that break named")
-        for (path, first, _), reason in sorted(missed.items()):
-            print(f"  missed {path}:{first}: {reason[:110]}")
+        for (path, first, last), reason in sorted(missed.items()):
+            known = "named with --entry" if (path, first, last) in with_entries else "missed"
+            print(f"  {known} {path}:{first}: {reason[:110]}")
         quiet.update(code for _, _, code, _ in unbroken)
         for path, line, code, message in unbroken if options.findings else ():
             print(f"  nothing broke {path}:{line}: {code} {message[:100]}")
@@ -411,11 +440,17 @@ def _report(options, names, outcomes):
     breaking = [n for n in ran if outcomes[n]["breaks"]]
     print(f"\n{len(ran)} modules ran, {len(breaking)} break; lines that break: {all_lines}")
     print(f"named: {totals['named']} ({totals['named'] / max(all_lines, 1):.0%})")
+    share = totals["with entries"] / max(all_lines, 1)
+    print(f"named where --entry says what is compiled: {totals['with entries']} ({share:.0%})")
     print(f"findings: {sum(codes.values())} {dict(codes.most_common())}")
     print(f"findings in functions that ran, at which nothing broke: {dict(quiet.most_common())}")
     print(f"{lines} lines in {seconds:.0f} s: {lines / max(seconds, 1e-9):.0f} lines/s")
     if options.fix:
         _report_fixes({n: outcomes[n]["fixed"] for n in breaking}, outcomes)
+
+
+def _joined(found, others):
+    return {path: [*found.get(path, ()), *others.get(path, ())] for path in {**found, **others}}
 
 
 def _report_fixes(after, outcomes):

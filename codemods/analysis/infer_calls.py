@@ -46,8 +46,7 @@ _BUILTINS = {
     "isinstance": BOOL,
 }
 
-# An array's or a NumPy scalar's break the graph alike.
-_SHOWS_TENSOR = (tables.ONLY_TENSOR_METHODS & tables.METHOD.keys()) | {"item", "tolist"}
+_SHOWS_TENSOR = tables.ONLY_TENSOR_METHODS & tables.METHOD.keys()
 
 
 class Calls(Operators):
@@ -103,6 +102,8 @@ class Calls(Operators):
         if base.param and method in tables.ONLY_TENSOR_METHODS and method in tables.METHOD:
             self.proved.add(base.param)
         name = self._name_of(node.func)
+        if base == ANY and name is None and method in ("item", "tolist"):
+            self.suppose_tensor(base)  # or an array, or a NumPy scalar
         shows = base == ANY and name is None and method in _SHOWS_TENSOR
         if shows and self.suppose_tensor(base):
             return self._method(node, self._shown_tensor(node.func.value), method)

@@ -26,10 +26,11 @@ class Model(nn.Module):
         super().__init__()
         self.h = nn.Linear(4, 4)
         self.rnn = getattr(nn, kind)(4, 4)
+        self.last = globals()["helper"]
 
     def forward(self, x, flag=None):
         y = self.rnn(self.h(x))[0]
-        return helper(y, flag)
+        return self.last(y, flag)
 
 
 def helper(a, flag):

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ....rewriter.analysis.kinds import ANY
 from ....rewriter.analysis.output_calls import is_log, is_print
 from ....rewriter.source.spans import Fix, Refusal, Safety, hidden
 from ....rewriter.transforms.compiled.compiled_scalars import made_of_reads
@@ -75,6 +76,9 @@ class Model(nn.Module):
 """
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
+        if reads_unknown(node, context, "item"):
+            yield context.finding(self, node)
+            return
         inner = host_read(node, context)
         if (
             inner is None
@@ -86,6 +90,16 @@ class Model(nn.Module):
         built = deferred(node, context) or only_logged(node, context)
         built = built or kept_when_compiled(node, context) or keep_tensor(node, context)
         yield context.finding(self, node, fix=built)
+
+
+def reads_unknown(node: ast.Call, context: FileContext, method: str) -> bool:
+    """Whether a method is called that tensors, arrays and NumPy scalars alone have, of a value of
+    which nothing is known: the graph breaks, but no fix fits them all."""
+    func = node.func
+    named = isinstance(func, ast.Attribute) and func.attr == method and not node.args
+    if not named or not context.supposes or context.kind(func.value) != ANY:
+        return False
+    return context.resolve(func) is None and not is_logged(node, context)
 
 
 def kept_when_compiled(node: ast.Call, context: FileContext) -> Fix | None:
@@ -364,7 +378,9 @@ def step(x: torch.Tensor, lengths: torch.Tensor):
             and func.attr == "tolist"
             and context.kind(func.value).is_tensor
         )
-        if reads and not is_logged(node, context) and not has_compiled_form(node, context):
+        if reads_unknown(node, context, "tolist"):
+            yield context.finding(self, node)
+        elif reads and not is_logged(node, context) and not has_compiled_form(node, context):
             built = only_logged(node, context) or self._range(node, context)
             yield context.finding(self, node, fix=built)
 
