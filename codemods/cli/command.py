@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..trace import saved_facts, trace_facts
     from . import (
         add_noqa,
+        advise,
         command_report,
         completion,
         deep_stack,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from .settings import Settings
 else:
     add_noqa, command_report = OnDemand(".add_noqa"), OnDemand(".command_report")
+    advise = OnDemand(".advise")
     completion, file_writes = OnDemand(".completion"), OnDemand(".file_writes")
     deep_stack, formats = OnDemand(".deep_stack"), OnDemand(".formats")
     language_server, notebook = OnDemand("..server.language_server"), OnDemand(".notebook")
@@ -112,7 +114,12 @@ def _server(words: list[str]) -> int:
     return serve()
 
 
-_ALONE = {"rule": _rule, "server": _server, "completion": lambda words: completion.main(words)}
+_ALONE = {
+    "rule": _rule,
+    "server": _server,
+    "completion": lambda words: completion.main(words),
+    "advise": lambda words: advise.main(words),
+}
 
 
 def _show_settings(settings: Any) -> int:
@@ -155,7 +162,7 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
         seen = saved_facts.stamps(paths)
         settings = replace(settings, facts=facts, cache=False)
     else:
-        settings = _with_saved_facts(settings, paths)
+        settings = with_saved_facts(settings, paths)
     fixing = (options.diff or not options.check) and not options.add_noqa
     results = runner.run(paths, settings, fixing, _progress(options, len(paths)))
     if options.trace and fixing and not options.no_verify:
@@ -176,7 +183,7 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
     return command_report.report(results, options, settings, failures, stream, lines)
 
 
-def _with_saved_facts(settings: Settings, paths: list[str]) -> Settings:
+def with_saved_facts(settings: Settings, paths: list[str]) -> Settings:
     """With what earlier traced runs showed of these files, where they did not change since."""
     found, key = saved_facts.stored(paths, settings.root) if settings.cache else ({}, "")
     if not found:
@@ -219,12 +226,13 @@ def _diff(result: FileResult) -> str:
     if result.after is None:
         return ""
     if not result.path.endswith(notebook.SUFFIX):
-        return _diff_of(result.before, result.after, result.path)
+        return diff_of(result.before, result.after, result.path)
     before, after = notebook.cell_texts(result.before), notebook.cell_texts(result.after)
-    return "".join(_diff_of(before[n], after[n], f"{result.path}:cell {n}") for n in before)
+    return "".join(diff_of(before[n], after[n], f"{result.path}:cell {n}") for n in before)
 
 
-def _diff_of(before: str, after: str, path: str) -> str:
+def diff_of(before: str, after: str, path: str) -> str:
+    """The unified diff of two texts of a file."""
     import difflib  # only where a diff is asked for
 
     first, second = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (before, after))

@@ -1,0 +1,310 @@
+"""What a step of a run loses at each graph break, recompile and host read, from what the collector
+saw: for `dynrun --advise` and `--report`.
+
+The faster half of the steps counts in which nothing was compiled: what other processes do only ever
+adds.
+"""
+
+import dataclasses
+import functools
+import linecache
+import re
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from . import summary
+from .report_data import Collector, Span
+
+FEWEST_STEPS = 3
+_PLACE = re.compile(r"\(([^()\s]+):(\d+)\)")
+_COPIED = 1 << 20  # at least so many bytes are copied, to see how fast memory is
+
+
+@dataclasses.dataclass
+class Cost:
+    """What one place costs. `ms` is of a step; `parts` says what of: "between graphs" (statements
+    and guards there), "one more graph", "memory" (what one graph writes for the next one to read),
+    "compiling", "reading", "in eager". `times`: in a step. `function`: what was compiled."""
+
+    kind: str
+    file: str
+    line: int
+    text: str
+    code: str
+    reason: str
+    help: str
+    function: str
+    times: float = 0.0
+    parts: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def ms(self) -> float:
+        return sum(self.parts.values())
+
+    def add(self, part: str, ms: float) -> None:
+        self.parts[part] = self.parts.get(part, 0.0) + ms
+
+
+@dataclasses.dataclass
+class StepCosts:
+    """Costs, the largest first, of a step that takes `ms`; `counted` of `steps` were looked at.
+    `clock`: "wall", or "processor" on a crowded machine. `why`: where there is nothing to rank."""
+
+    step: str
+    ms: float
+    steps: int
+    counted: int
+    clock: str
+    compile_seconds: float
+    costs: list[Cost]
+    why: str = ""
+
+
+def step_costs(captured: Sequence[tuple[str, Any]], run: Collector) -> StepCosts:
+    """The costs of one run. `captured`: what was compiled, with its names."""
+    spans = sorted(run.spans, key=lambda span: span.start)
+    name, steps = _steps(spans)
+    sample = _sample(steps, spans)
+    compiled = sum(sum(r.compile_times.values()) for _, e in captured for r in e.all_recordings)
+    clock = "processor" if run.is_crowded else "wall"
+    ms = 1e3 * statistics.fmean(step.seconds for step in sample) if sample else 0.0
+    found = StepCosts(name, ms, len(steps), len(sample), clock, compiled, [])
+    if not sample:
+        found.why = _why_nothing(captured)
+        return found
+    breaks = _Breaks(captured, run, len(sample))
+    for step in sample:
+        breaks.add(_within(spans, step))
+    reads = _reads(spans, sample, breaks.places)
+    costs = [*breaks.costs(), *reads, *_recompiles(captured, len(steps))]
+    found.costs = sorted((cost for cost in costs if cost.ms > 0), key=lambda cost: -cost.ms)
+    return found
+
+
+def _why_nothing(captured: Sequence[tuple[str, Any]]) -> str:
+    sites = [site for _, entry in captured for r in entry.all_recordings for site in r.sites]
+    if not captured:
+        return "no training step, module or torch.compile was met"
+    if sites:
+        return f"nothing ran twice; the last graph break: {str(sites[-1]).splitlines()[0]}"
+    return f"nothing ran twice: {summary.counted(len(captured), 'function')} compiled"
+
+
+# -- steps
+
+
+def _steps(spans: Sequence[Span]) -> tuple[str, list[Span]]:
+    """What counts as a step, and from where to where each one is: from the beginning of one to that
+    of the next. The update of a training step, else the compiled function that takes most time."""
+    found: dict[tuple[str, str], list[Span]] = defaultdict(list)
+    for span in spans:
+        if span.kind in ("step", "call", "recording"):
+            kind = "step" if span.kind == "step" else "call"
+            found[kind, span.key].append(span)
+    trained = [key for key in found if key[0] == "step" and len(found[key]) >= FEWEST_STEPS]
+    if trained:
+        name = min(trained, key=lambda key: len(found[key]))
+    elif found:
+        name = max(found, key=lambda key: sum(s.seconds for s in found[key] if s.kind == "call"))
+    else:
+        return "", []
+    marks = found[name]
+    ends = [Span("step", name[1], one.start, following.start) for one, following in pairwise(marks)]
+    return name[1], ends
+
+
+def _sample(steps: Sequence[Span], spans: Sequence[Span]) -> list[Span]:
+    """The faster half of the steps without a recording; of all, where each has one."""
+    recorded = [span.start for span in spans if span.kind == "recording"]
+    clean = [s for s in steps if not any(s.start <= at < s.end for at in recorded)] or steps
+    return sorted(clean, key=lambda step: step.seconds)[: (len(clean) + 1) // 2]
+
+
+def _within(spans: Sequence[Span], step: Span) -> list[Span]:
+    return [span for span in spans if step.start <= span.start < step.end]
+
+
+# -- graph breaks
+
+
+class _Breaks:
+    """What the sampled steps lost between graphs, by the break there."""
+
+    def __init__(self, captured: Sequence[tuple[str, Any]], run: Collector, steps: int) -> None:
+        self._run, self._steps = run, steps
+        self._of: dict[Any, tuple[str, Any, int]] = {}  # a graph's function, part and index
+        self._sites: dict[tuple[str, int], tuple[str, Any]] = {}
+        self._reached: dict[tuple[str, int], Any] = {}
+        self._entries = dict(captured)
+        for name, entry in captured:
+            for part in entry.parts:
+                self._note(name, part)
+        self._costs: dict[tuple[str, int], Cost] = {}
+        self._graphs: dict[Any, list[float]] = defaultdict(list)
+
+    def _note(self, name: str, part: Any) -> None:
+        for recording in part.recordings:
+            for index, segment in enumerate(recording.segments):
+                self._of[segment] = name, (part, recording), index
+            for site in recording.sites:
+                self._sites[site.file, site.line] = name, site
+        failed = [r.sites[-1] for r in part.recordings if not r.segments and r.sites]
+        for place in part.stopped_at or ():
+            if failed:
+                self._reached[place.file, place.line] = failed[-1]
+
+    @property
+    def places(self) -> set[tuple[str, int]]:
+        return set(self._costs)
+
+    def add(self, spans: Sequence[Span]) -> None:
+        """The spans of one step."""
+        for call in (span for span in spans if span.kind == "call"):
+            graphs = [s for s in _within(spans, call) if s.kind == "graph"]
+            for graph in graphs:
+                self._graphs[graph.key].append(graph.seconds)
+            if graphs:
+                self._between(call, graphs)
+            else:
+                self._eager(call)
+
+    def _eager(self, call: Span) -> None:
+        """A call without a graph."""
+        entry = self._entries.get(call.key)
+        sites = [s for r in entry.all_recordings for s in r.sites] if entry is not None else []
+        if sites:
+            self._cost(sites[-1], call.key).add("in eager", self._ms(call.seconds))
+
+    def _between(self, call: Span, graphs: Sequence[Span]) -> None:
+        whole = [None, *graphs, None]
+        last: Any = None
+        for before, after in pairwise(whole):
+            sites = self._broken(before, after) or (last if before and after else None)
+            last = sites or last
+            if sites:
+                start = before.end if before else call.start
+                gap = (after.start if after else call.end) - start
+                for site, name in sites:
+                    self._charge(site, name, gap / len(sites), after, len(sites))
+
+    def _charge(self, site: Any, name: str, gap: float, after: Span | None, among: int) -> None:
+        cost = self._cost(site, name)
+        cost.times += 1 / self._steps
+        cost.add("between graphs", self._ms(gap))
+        program = self._run.programs.get(after.key) if after else None
+        if program is not None:
+            ways = 2 if program.differentiated else 1  # backward as well
+            known = program.launch
+            part = "libraries" if known is None else "one more graph"
+            cost.add(part, ways / among * (1 / self._steps if known is None else self._ms(known)))
+            cost.add("bytes", ways * 2 * program.taken / among / self._steps)
+
+    def _broken(self, before: Span | None, after: Span | None) -> list[tuple[Any, str]]:
+        """The breaks between two graphs of a call; None: before its first, behind its last."""
+        known = [self._of.get(span.key) for span in (before, after) if span is not None]
+        if None in known or not known:
+            return []
+        first, last = known[0], known[-1]
+        assert first is not None and last is not None
+        if first[1][1] is last[1][1]:
+            low = first[2] if before else -1
+            high = last[2] if after else len(first[1][1].segments)
+            sites = {
+                (s.file, s.line): s for s in first[1][1].sites if low < s.graph <= high
+            }.values()
+            return [(site, first[0]) for site in sites]
+        if before is None or after is None:
+            return []
+        for _, (part, _), _ in (last, first):
+            place = part.beside
+            site = self._reached.get((place.file, place.line)) if place is not None else None
+            if site is not None:
+                return [(site, first[0])]
+        return []
+
+    def _cost(self, site: Any, name: str) -> Cost:
+        place = site.file, site.line
+        if place not in self._costs:
+            reason = site.reason.message + (f" ({site.detail})" if site.detail else "")
+            told = site.text, site.reason.code, reason, site.reason.help, name
+            self._costs[place] = Cost("graph break", *place, *told)
+        return self._costs[place]
+
+    def _ms(self, seconds: float) -> float:
+        return 1e3 * seconds / self._steps
+
+    def costs(self) -> list[Cost]:
+        """With what a graph more costs, and the memory between two."""
+        launch = min((statistics.fmean(each) for each in self._graphs.values()), default=0.0)
+        for cost in self._costs.values():
+            graphs, moved = cost.parts.pop("libraries", 0.0), cost.parts.pop("bytes", 0.0)
+            cost.add("one more graph", 1e3 * graphs * launch)
+            cost.add("memory", 1e3 * moved / bandwidth() if moved else 0.0)
+        return list(self._costs.values())
+
+
+@functools.cache
+def bandwidth() -> float:
+    """Bytes that a copy reads and writes in a second."""
+    device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu"
+    given = torch.zeros(_COPIED, dtype=torch.uint8, device=device)
+    to = torch.empty_like(given)
+    taken = []
+    for _ in range(8):
+        start = time.perf_counter()
+        to.copy_(given)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        taken.append(time.perf_counter() - start)
+    return 2 * _COPIED / max(min(taken), 1e-9)
+
+
+# -- reads and recompiles
+
+
+def _reads(
+    spans: Sequence[Span], sample: Sequence[Span], breaks: set[tuple[str, int]]
+) -> Iterator[Cost]:
+    """Reads of tensors on the host; those that break a graph are counted there."""
+    found: dict[tuple[str, int, str], list[float]] = defaultdict(list)
+    for step in sample:
+        for span in _within(spans, step):
+            if span.kind == "read" and span.key[:2] not in breaks:
+                found[span.key].append(span.seconds)
+    for (file, line, name), seconds in found.items():
+        text = linecache.getline(file, line).strip()
+        reason = f"a tensor's value is read on the host ({name})"
+        way_out = "read it less often, or keep it a tensor until it is needed"
+        cost = Cost("host sync", file, line, text, "", reason, way_out, "")
+        cost.times = len(seconds) / len(sample)
+        cost.add("reading", 1e3 * sum(seconds) / len(sample))
+        yield cost
+
+
+def _recompiles(captured: Sequence[tuple[str, Any]], steps: int) -> Iterator[Cost]:
+    """Of each function, the seconds that compiling took after its first time, over all steps."""
+    for name, entry in captured:
+        for part in entry.parts:
+            made = [sum(r.compile_times.values()) for r in part.recordings if r.segments][1:]
+            reasons = [summary._users(why) for why in dict.fromkeys(part.recompiles)]
+            if made and steps:
+                yield _recompile(name, reasons, made, steps)
+
+
+def _recompile(name: str, reasons: Sequence[str], made: Iterable[float], steps: int) -> Cost:
+    seconds = list(made)
+    place = next((found for why in reasons if (found := _PLACE.search(why))), None)
+    file, line = (place[1], int(place[2])) if place else ("", 0)
+    text = linecache.getline(file, line).strip() if file else ""
+    why = f"compiled {summary.counted(len(seconds), 'time')} more: {'; '.join(reasons[:3])}"
+    way_out = "keep what the guard is about constant, or mark the size dynamic (mark_dynamic)"
+    cost = Cost("recompile", file, line, text, "", why, way_out, name)
+    cost.times = len(seconds) / steps
+    cost.add("compiling", 1e3 * sum(seconds) / steps)
+    return cost
