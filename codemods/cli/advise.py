@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ... import __version__
+from ...rewriter.dynrun.step_costs import COMPILING
 from ...rewriter.dynrun.summary import say
 from ...rewriter.source.regular_files import read
 from ...rewriter.source.spans import Safety
@@ -182,11 +183,16 @@ def _first(costs: Any, found: list[Advice], script: list[str]) -> str:
         return f"Nothing here is worth a change: it costs {lost:.2f} of {costs.ms:.2f} ms a step."
     fixed = next((a for a in found if a.safety != "none" and a.cost.ms >= LITTLE * costs.ms), None)
     if fixed is not None:
-        saves = f"about {fixed.cost.ms:.2f} of {costs.ms:.2f} ms a step"
+        saves = f"about {_saving(fixed.cost, costs)}"
         return f"First: `{fixed.command(script)}` removes {fixed.place}, which saves {saves}."
-    cost = found[0].cost
-    saves = f"at most {cost.ms:.2f} of {costs.ms:.2f} ms a step"
-    return f"First: {found[0].place} costs {saves}, and has no fix: {cost.help}."
+    saves = f"at most {_saving(found[0].cost, costs)}"
+    return f"First: {found[0].place} costs {saves}, and has no fix: {found[0].cost.help}."
+
+
+def _saving(cost: Any, costs: Any) -> str:
+    seconds = cost.parts.get(COMPILING, 0.0) * costs.steps / 1e3
+    parts = [f"{cost.each_ms:.2f} of {costs.ms:.2f} ms a step"] if cost.each_ms else []
+    return " and ".join([*parts, *([f"{seconds:.1f} s of compiling"] if seconds else [])])
 
 
 def _text(costs: Any, found: list[Advice], first: str) -> list[str]:
@@ -206,10 +212,11 @@ def _text(costs: Any, found: list[Advice], first: str) -> list[str]:
 
 def _entry(rank: int, advice: Advice, ms: float) -> list[str]:
     cost = advice.cost
-    share = 100 * cost.ms / ms if ms else 0.0
+    share = 100 * cost.each_ms / ms if ms else 0.0
     parts = ", ".join(f"{part} {each:.2f}" for part, each in cost.parts.items() if each >= 0.005)
     lines = [
-        f"{rank:3}. {cost.ms:.2f} ms a step ({share:.0f}%): {cost.kind}, {cost.times:.3g} a step"
+        f"{rank:3}. {cost.ms:.2f} ms a step: {cost.kind}, {cost.times:.3g} a step"
+        + (f", {share:.0f}% of it" if cost.each_ms else "")
         + (f" ({parts})" if len(cost.parts) > 1 and parts else ""),
         f"     {advice.place}  {cost.text}".rstrip(),
         f"     why: {cost.code} {cost.reason}".replace("why:  ", "why: "),
@@ -233,7 +240,7 @@ def _data(script: list[str], costs: Any, found: list[Advice], first: str) -> dic
             **asdict(advice.cost),
             "ms": advice.cost.ms,
             "safety": advice.safety,
-            "saves_ms": advice.cost.ms if advice.safety != "none" else None,
+            "saves_ms": advice.cost.each_ms if advice.safety != "none" else None,
             "finding": advice.record,
             "diff": advice.diff or None,
             "command": advice.command(script) if advice.safety != "none" else None,

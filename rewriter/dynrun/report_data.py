@@ -35,6 +35,7 @@ EVENTS = 4000  # calls that the timeline shows one by one
 CODE = 12_000  # characters of one kernel's text
 SPANS = 400_000  # of the last calls, graphs and reads, that costs are computed from
 MEASURED_CALLS = 4  # of each graph, in which is looked what it takes from graphs before it
+_COMPILER = os.path.dirname(os.path.dirname(stored_graphs.__file__)) + os.sep + "lowering"
 HOST_READS = (
     "item tolist cpu numpy __bool__ __int__ __float__ __index__ __complex__ __repr__ __format__"
 ).split()
@@ -157,23 +158,28 @@ class Collector:
         return record.timed(launch, self), buffers
 
     def watch(self, name: str, entry: Any) -> None:
-        """Note the calls of a compiled function."""
-        served = entry._served
+        """Note the calls of a compiled function, also those that it leaves to its parts."""
+        within = False
 
         def recorded() -> int:
             return sum(len(part.recordings) for part in entry.parts)
 
-        def timed(args: Any, kwargs: Any) -> Any:
+        def timed(serve: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+            nonlocal within
+            if within:
+                return serve(args, kwargs)
             before, start, began = recorded(), time.perf_counter(), self.now()
             self.passed.clear()
+            within = True
             try:
-                return served(args, kwargs)
+                return serve(args, kwargs)
             finally:
-                made = recorded() > before
+                within, made = False, recorded() > before
                 self.span("recording" if made else "call", name, began)
                 self._event(name, entry, start, made)
 
-        entry._served = timed
+        for way in ("_served", "_uncaptured"):
+            setattr(entry, way, functools.partial(timed, getattr(entry, way)))
 
     def _event(self, name: str, entry: Any, start: float, recorded: bool) -> None:
         if len(self.events) >= EVENTS:
@@ -287,7 +293,7 @@ def _reader(frame: Any) -> tuple[str, int] | None:
     """File and line of who reads a tensor; None where this package does."""
     while frame is not None:
         file = frame.f_code.co_filename
-        if is_own_file(file):
+        if is_own_file(file) or file.startswith(_COMPILER):
             return None
         if f"{os.sep}torch{os.sep}" not in file:
             return file, frame.f_lineno

@@ -8,11 +8,12 @@ adds.
 import dataclasses
 import functools
 import linecache
+import os
 import re
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -22,6 +23,7 @@ from . import summary
 from .report_data import Collector, Span
 
 FEWEST_STEPS = 3
+COMPILING = "compiling"
 _PLACE = re.compile(r"\(([^()\s]+):(\d+)\)")
 _COPIED = 1 << 20  # at least so many bytes are copied, to see how fast memory is
 
@@ -30,7 +32,8 @@ _COPIED = 1 << 20  # at least so many bytes are copied, to see how fast memory i
 class Cost:
     """What one place costs. `ms` is of a step; `parts` says what of: "between graphs" (statements
     and guards there), "one more graph", "memory" (what one graph writes for the next one to read),
-    "compiling", "reading", "in eager". `times`: in a step. `function`: what was compiled."""
+    "reading", "in eager"; "compiling": what it took in the whole run, over its steps. `times`: in a
+    step. `function`: what was compiled."""
 
     kind: str
     file: str
@@ -47,8 +50,16 @@ class Cost:
     def ms(self) -> float:
         return sum(self.parts.values())
 
+    @property
+    def each_ms(self) -> float:
+        """Without what is compiled once."""
+        return self.ms - self.parts.get(COMPILING, 0.0)
+
     def add(self, part: str, ms: float) -> None:
         self.parts[part] = self.parts.get(part, 0.0) + ms
+
+
+Costs = dict[tuple[str, int], Cost]
 
 
 @dataclasses.dataclass
@@ -81,9 +92,10 @@ def step_costs(captured: Sequence[tuple[str, Any]], run: Collector) -> StepCosts
     breaks = _Breaks(captured, run, len(sample))
     for step in sample:
         breaks.add(_within(spans, step))
-    reads = _reads(spans, sample, breaks.places)
-    costs = [*breaks.costs(), *reads, *_recompiles(captured, len(steps))]
-    found.costs = sorted((cost for cost in costs if cost.ms > 0), key=lambda cost: -cost.ms)
+    costs = breaks.costs()
+    _add_recompiles(costs, captured, len(steps))
+    _add_reads(costs, spans, sample)
+    found.costs = sorted((c for c in costs.values() if c.ms > 0), key=lambda cost: -cost.ms)
     return found
 
 
@@ -139,29 +151,22 @@ class _Breaks:
     def __init__(self, captured: Sequence[tuple[str, Any]], run: Collector, steps: int) -> None:
         self._run, self._steps = run, steps
         self._of: dict[Any, tuple[str, Any, int]] = {}  # a graph's function, part and index
-        self._sites: dict[tuple[str, int], tuple[str, Any]] = {}
         self._reached: dict[tuple[str, int], Any] = {}
         self._entries = dict(captured)
         for name, entry in captured:
             for part in entry.parts:
                 self._note(name, part)
-        self._costs: dict[tuple[str, int], Cost] = {}
+        self._costs: Costs = {}
         self._graphs: dict[Any, list[float]] = defaultdict(list)
 
     def _note(self, name: str, part: Any) -> None:
         for recording in part.recordings:
             for index, segment in enumerate(recording.segments):
                 self._of[segment] = name, (part, recording), index
-            for site in recording.sites:
-                self._sites[site.file, site.line] = name, site
         failed = [r.sites[-1] for r in part.recordings if not r.segments and r.sites]
         for place in part.stopped_at or ():
             if failed:
                 self._reached[place.file, place.line] = failed[-1]
-
-    @property
-    def places(self) -> set[tuple[str, int]]:
-        return set(self._costs)
 
     def add(self, spans: Sequence[Span]) -> None:
         """The spans of one step."""
@@ -229,7 +234,7 @@ class _Breaks:
         return []
 
     def _cost(self, site: Any, name: str) -> Cost:
-        place = site.file, site.line
+        place = os.path.abspath(site.file), site.line
         if place not in self._costs:
             reason = site.reason.message + (f" ({site.detail})" if site.detail else "")
             told = site.text, site.reason.code, reason, site.reason.help, name
@@ -239,14 +244,14 @@ class _Breaks:
     def _ms(self, seconds: float) -> float:
         return 1e3 * seconds / self._steps
 
-    def costs(self) -> list[Cost]:
-        """With what a graph more costs, and the memory between two."""
+    def costs(self) -> Costs:
+        """With what a graph more costs, and the memory between two; by place."""
         launch = min((statistics.fmean(each) for each in self._graphs.values()), default=0.0)
         for cost in self._costs.values():
             graphs, moved = cost.parts.pop("libraries", 0.0), cost.parts.pop("bytes", 0.0)
             cost.add("one more graph", 1e3 * graphs * launch)
             cost.add("memory", 1e3 * moved / bandwidth() if moved else 0.0)
-        return list(self._costs.values())
+        return self._costs
 
 
 @functools.cache
@@ -268,43 +273,51 @@ def bandwidth() -> float:
 # -- reads and recompiles
 
 
-def _reads(
-    spans: Sequence[Span], sample: Sequence[Span], breaks: set[tuple[str, int]]
-) -> Iterator[Cost]:
+def _add_recompiles(costs: Costs, captured: Sequence[tuple[str, Any]], steps: int) -> None:
+    """The seconds that compiling took after a function's first time, over all steps, by the line
+    that asks for it: of the guard that failed, or of the value that was another one."""
+    for name, entry in captured:
+        for part in entry.parts:
+            made = [r for r in part.recordings if r.segments][1:]
+            for recording, why in zip(made, part.recompiles[-len(made) :], strict=False):
+                seconds = sum(recording.compile_times.values())
+                cost = _recompiled(costs, name, summary._users(why), recording)
+                cost.times += 0 if cost.kind == "graph break" else 1 / steps
+                cost.add(COMPILING, 1e3 * seconds / steps)
+
+
+def _recompiled(costs: Costs, name: str, why: str, recording: Any) -> Cost:
+    place, site = _PLACE.search(why), next(iter(recording.sites), None)
+    file, line = (place[1], int(place[2])) if place else ("", 0)
+    if place is None and site is not None:
+        file, line = site.file, site.line
+    file = os.path.abspath(file) if file else name
+    if (file, line) not in costs:
+        way_out = "keep what the guard is about constant, or mark the size dynamic (mark_dynamic)"
+        code = ""
+        if place is None and site is not None:
+            code, way_out = site.reason.code, site.reason.help
+        told = linecache.getline(file, line).strip(), code, why, way_out, name
+        costs[file, line] = Cost("recompile", file if line else "", line, *told)
+    return costs[file, line]
+
+
+def _add_reads(costs: Costs, spans: Sequence[Span], sample: Sequence[Span]) -> None:
     """Reads of tensors on the host; those that break a graph are counted there."""
-    found: dict[tuple[str, int, str], list[float]] = defaultdict(list)
+    broken = set(costs)
     for step in sample:
         for span in _within(spans, step):
-            if span.kind == "read" and span.key[:2] not in breaks:
-                found[span.key].append(span.seconds)
-    for (file, line, name), seconds in found.items():
+            if span.kind == "read" and (os.path.abspath(span.key[0]), span.key[1]) not in broken:
+                cost = _read(costs, *span.key)
+                cost.times += 1 / len(sample)
+                cost.add("reading", 1e3 * span.seconds / len(sample))
+
+
+def _read(costs: Costs, file: str, line: int, name: str) -> Cost:
+    place = os.path.abspath(file), line
+    if place not in costs:
         text = linecache.getline(file, line).strip()
         reason = f"a tensor's value is read on the host ({name})"
         way_out = "read it less often, or keep it a tensor until it is needed"
-        cost = Cost("host sync", file, line, text, "", reason, way_out, "")
-        cost.times = len(seconds) / len(sample)
-        cost.add("reading", 1e3 * sum(seconds) / len(sample))
-        yield cost
-
-
-def _recompiles(captured: Sequence[tuple[str, Any]], steps: int) -> Iterator[Cost]:
-    """Of each function, the seconds that compiling took after its first time, over all steps."""
-    for name, entry in captured:
-        for part in entry.parts:
-            made = [sum(r.compile_times.values()) for r in part.recordings if r.segments][1:]
-            reasons = [summary._users(why) for why in dict.fromkeys(part.recompiles)]
-            if made and steps:
-                yield _recompile(name, reasons, made, steps)
-
-
-def _recompile(name: str, reasons: Sequence[str], made: Iterable[float], steps: int) -> Cost:
-    seconds = list(made)
-    place = next((found for why in reasons if (found := _PLACE.search(why))), None)
-    file, line = (place[1], int(place[2])) if place else ("", 0)
-    text = linecache.getline(file, line).strip() if file else ""
-    why = f"compiled {summary.counted(len(seconds), 'time')} more: {'; '.join(reasons[:3])}"
-    way_out = "keep what the guard is about constant, or mark the size dynamic (mark_dynamic)"
-    cost = Cost("recompile", file, line, text, "", why, way_out, name)
-    cost.times = len(seconds) / steps
-    cost.add("compiling", 1e3 * sum(seconds) / steps)
-    return cost
+        costs[place] = Cost("host sync", *place, text, "", reason, way_out, "")
+    return costs[place]
