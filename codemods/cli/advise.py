@@ -100,7 +100,8 @@ def advise_after_run(script: list[str], costs: Any, asked: str, out: int | None)
 
 
 def _advice(costs: list[Any], trace: list[str]) -> list[Advice]:
-    paths = sorted({cost.file for cost in costs if _is_source(cost.file)})
+    files = {cost.file for cost in costs if cost.file.endswith(SUFFIXES)}
+    paths = sorted(path for path in files if not is_library(path))
     if not paths:
         return [Advice(cost, None, None, "") for cost in costs]
     settings, lines = _settings(paths, trace), formats.PlainLines({})
@@ -108,15 +109,10 @@ def _advice(costs: list[Any], trace: list[str]) -> list[Advice]:
     return [_of(cost, found.get(cost.file, []), lines) for cost in costs]
 
 
-def _is_source(path: str) -> bool:
-    return path.endswith(SUFFIXES) and os.path.isfile(path)
-
-
 def _settings(paths: list[str], trace: list[str]) -> Settings:
     """The user's own, with every function in scope: what was compiled is known by the run."""
-    own = next((path for path in paths if not is_library(path)), paths[0])
     try:
-        settings = replace(load(os.path.dirname(own)), scope="all", select=("DYN",), ignore=())
+        settings = replace(load(os.path.dirname(paths[0])), scope="all", select=("DYN",), ignore=())
     except CommandError as error:
         say(f"{error}: the settings are not used")
         settings = Settings(scope="all")
@@ -140,6 +136,8 @@ def _findings(path: str, settings: Settings) -> list[Finding]:
 
 def _of(cost: Any, findings: list[Finding], lines: formats.PlainLines) -> Advice:
     """The cost with the finding of its line: one that has a fix, a safe one first."""
+    if is_library(cost.file):
+        return Advice(cost, None, None, "")
     here = [f for f in findings if f.line <= cost.line <= f.end_line and f.cell is None]
     order = {Safety.SAFE: 0, Safety.UNSAFE: 1}
     ranked = sorted(here, key=lambda f: 2 if f.fix is None else order[f.fix.safety])
@@ -229,7 +227,8 @@ def _entry(rank: int, advice: Advice, ms: float) -> list[str]:
     elif finding is not None and finding.kept:
         lines.append(f"     no fix: {finding.code} {finding.kept}; {cost.help}")
     else:
-        lines.append(f"     no fix: {cost.help}")
+        where = "it stands in an installed package; " if is_library(cost.file) else ""
+        lines.append(f"     no fix: {where}{cost.help}")
     return lines
 
 

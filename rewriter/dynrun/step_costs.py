@@ -184,7 +184,9 @@ class _Breaks:
         entry = self._entries.get(call.key)
         sites = [s for r in entry.all_recordings for s in r.sites] if entry is not None else []
         if sites:
-            self._cost(sites[-1], call.key).add("in eager", self._ms(call.seconds))
+            cost = self._cost(_deciding(entry.recordings) or sites[-1], call.key)
+            cost.times += 1 / self._steps
+            cost.add("in eager", self._ms(call.seconds))
 
     def _between(self, call: Span, graphs: Sequence[Span]) -> None:
         whole = [None, *graphs, None]
@@ -273,21 +275,32 @@ def bandwidth() -> float:
 # -- reads and recompiles
 
 
+def _deciding(recordings: Sequence[Any]) -> Any:
+    """The break at which the last recording took another way than one before it."""
+    made = [recording for recording in recordings if recording.segments]
+    for other in reversed(made[:-1]):
+        for (after, _, was), (_, _, now) in zip(other.outcomes, made[-1].outcomes, strict=False):
+            if was != now:
+                return next((site for site in made[-1].sites if site.graph >= after), None)
+    return None
+
+
 def _add_recompiles(costs: Costs, captured: Sequence[tuple[str, Any]], steps: int) -> None:
     """The seconds that compiling took after a function's first time, over all steps, by the line
     that asks for it: of the guard that failed, or of the value that was another one."""
     for name, entry in captured:
         for part in entry.parts:
-            made = [r for r in part.recordings if r.segments][1:]
-            for recording, why in zip(made, part.recompiles[-len(made) :], strict=False):
-                seconds = sum(recording.compile_times.values())
-                cost = _recompiled(costs, name, summary._users(why), recording)
+            made = [r for r in part.recordings if r.segments]
+            reasons = part.recompiles[1 - len(made) :] if len(made) > 1 else ()
+            for number, why in enumerate(reasons, 1):
+                seconds = sum(made[number].compile_times.values())
+                cost = _recompiled(costs, name, summary._users(why), made[: number + 1])
                 cost.times += 0 if cost.kind == "graph break" else 1 / steps
                 cost.add(COMPILING, 1e3 * seconds / steps)
 
 
-def _recompiled(costs: Costs, name: str, why: str, recording: Any) -> Cost:
-    place, site = _PLACE.search(why), next(iter(recording.sites), None)
+def _recompiled(costs: Costs, name: str, why: str, made: Sequence[Any]) -> Cost:
+    place, site = _PLACE.search(why), _deciding(made)
     file, line = (place[1], int(place[2])) if place else ("", 0)
     if place is None and site is not None:
         file, line = site.file, site.line
