@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         is_compiling,
         reset,
     )
+    from .rewriter.frontend.compile_logs import set_logs
     from .rewriter.frontend.compiler_namespace import (
         assume_constant_result,
         cudagraph_mark_step_begin,
@@ -63,6 +64,7 @@ _PUBLIC = {
         "rewriter.frontend.api": (
             "compile explain ExplainOutput reset graph_break disable allow_in_graph is_compiling"
         ),
+        "rewriter.frontend.compile_logs": "set_logs",
         "rewriter.frontend.config": "config",
         "rewriter.dynrun.install": "install",
         "rewriter.frontend.stances": "set_stance",
@@ -124,6 +126,7 @@ __all__ = [
     "reset",
     "save_cache_artifacts",
     "set_default_backend",
+    "set_logs",
     "set_stance",
     "substitute_in_graph",
     "wrap_numpy",

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ... import __version__
-from ...rewriter.dynrun.step_costs import COMPILING
 from ...rewriter.dynrun.summary import say
 from ...rewriter.source.regular_files import read
 from ...rewriter.source.spans import Safety
@@ -188,7 +187,7 @@ def _first(costs: Any, found: list[Advice], script: list[str]) -> str:
 
 
 def _saving(cost: Any, costs: Any) -> str:
-    seconds = cost.parts.get(COMPILING, 0.0) * costs.steps / 1e3
+    seconds = cost.once_ms * costs.steps / 1e3
     parts = [f"{cost.each_ms:.2f} of {costs.ms:.2f} ms a step"] if cost.each_ms else []
     return " and ".join([*parts, *([f"{seconds:.1f} s of compiling"] if seconds else [])])
 

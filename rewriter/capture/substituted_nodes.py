@@ -36,19 +36,36 @@ def deep_copied(rec: Any, tensor: torch.Tensor, memo: dict[Any, Any]) -> torch.T
     if storage in storages:
         return None  # the copies share memory
     storages.add(storage)
-    value, node, origin = rec.value(tensor), rec.node(tensor), rec.origin_text()
+    value = rec.value(tensor)
     if value.home == CALL_INPUT:
         rec.outcomes.append((0, Apply(is_whole, (Input(value.index),)), True))
+    node = _clone(rec, tensor)
     made: torch.Tensor = torch.Tensor.__deepcopy__(tensor, memo)
     if tensor.requires_grad:
-        node = rec.segment.call("call_method", "detach", (node,), {}, origin)
-    how = {"memory_format": torch.preserve_format}
-    node = rec.segment.call("call_method", "clone", (node,), how, origin)
-    if tensor.requires_grad:
-        rec.segment.call("call_method", "requires_grad_", (node,), {}, origin)
+        rec.segment.call("call_method", "requires_grad_", (node,), {}, rec.origin_text())
         rec.differentiates = True
     rec.tracker.made(made, rec.segment.index, node)
     return made
+
+
+def copied_parameter(rec: Any, parameter: torch.nn.Parameter) -> torch.nn.Parameter:
+    """The copy that `copy.deepcopy` makes of a Parameter, recorded: without its gradient, and with
+    memory of its own, whatever it shared. Like each Parameter that a call makes, it is a leaf."""
+    node = _clone(rec, parameter)
+    made: torch.nn.Parameter = parameter.__deepcopy__({})
+    value = rec.tracker.made(made, rec.segment.index, node)
+    if made.requires_grad:
+        rec.made_parameters.append(value)
+    return made
+
+
+def _clone(rec: Any, tensor: torch.Tensor) -> Any:
+    """The node of a copy without history."""
+    node, origin = rec.node(tensor), rec.origin_text()
+    if tensor.requires_grad:
+        node = rec.segment.call("call_method", "detach", (node,), {}, origin)
+    how = {"memory_format": torch.preserve_format}
+    return rec.segment.call("call_method", "clone", (node,), how, origin)
 
 
 def is_whole(tensor: torch.Tensor) -> bool:

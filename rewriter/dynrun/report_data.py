@@ -18,18 +18,16 @@ import torch
 from torch.fx import GraphModule
 
 from ...lowering import stored_graphs
-from ...lowering.loops.dump import dump
 from ...lowering.loops.kernel_graph import ExternCall
-from ...lowering.loops.polynomials import hint
-from ...lowering.loops.storage import bytes_of, touched, written
-from ...lowering.targets.cpp.cpp_target import printed
 from ...runtime.environment.machine import MACHINE, Machine
 from ..capture import current
 from ..capture.places import is_own_file
 from ..capture.segments import Segment
 from ..frontend import segment_programs
+from ..frontend.kernel_facts import KernelFacts
 from ..frontend.switchover import first_node
 from .graph_layout import placed
+from .step_source import is_users
 
 EVENTS = 4000  # calls that the timeline shows one by one
 CODE = 12_000  # characters of one kernel's text
@@ -44,7 +42,7 @@ HOST_READS = (
 class Span(NamedTuple):
     """From when to when something ran, in seconds. `kind`: "step", "call" of a compiled function,
     "recording" of one, "graph" (`key` is its Segment), "backward", or "read" of a tensor on the
-    host (`key`: file, line and what was called)."""
+    host (`key`: file, line, the user's line that led there, and what was called)."""
 
     kind: str
     key: Any
@@ -57,16 +55,10 @@ class Span(NamedTuple):
 
 
 @dataclasses.dataclass
-class KernelRecord:
-    """One kernel: its text, the bytes that it reads and writes, and how long its calls took."""
+class KernelRecord(KernelFacts):
+    """One kernel, and how long its calls took."""
 
-    name: str
-    graph: str
-    code: str
-    origins: list[str]
-    read: int
-    written: int
-    on_gpu: bool
+    graph: str = ""
     calls: int = 0
     seconds: float = 0.0  # of all calls
     fastest: float = 0.0  # of one
@@ -141,19 +133,8 @@ class Collector:
         return {group: self._kernel(unit, group, *made) for group, made in launches.items()}
 
     def _kernel(self, unit: Any, group: Any, launch: Any, buffers: Any) -> Any:
-        on_gpu = any(unit.layouts[b].device.type == "cuda" for b in buffers if b in unit.layouts)
-        outputs = written(group)
-        inputs = [b for b in touched(group) if b not in outputs]
-        origins = list(dict.fromkeys(o for nest in group.nests for o in nest.origins))
-        record = KernelRecord(
-            name=group.name,
-            graph=f"graph {len(self.graphs)} {unit.name}",
-            code=_code(group, on_gpu)[:CODE],
-            origins=origins,
-            read=sum(int(hint(bytes_of(b))) for b in inputs),
-            written=sum(int(hint(bytes_of(b))) for b in outputs),
-            on_gpu=on_gpu,
-        )
+        record = KernelRecord.of(unit, group, buffers)
+        record.code, record.graph = record.code[:CODE], f"graph {len(self.graphs)} {unit.name}"
         self.kernels.append(record)
         return record.timed(launch, self), buffers
 
@@ -289,16 +270,20 @@ class HostRead:
             run.span("read", (*place, self.name), start)
 
 
-def _reader(frame: Any) -> tuple[str, int] | None:
-    """File and line of who reads a tensor; None where this package does."""
+def _reader(frame: Any) -> tuple[str, int, str] | None:
+    """File and line of who reads a tensor and, where that is an installed package, the user's line
+    that led there; None where this package reads."""
+    found: tuple[str, int] | None = None
     while frame is not None:
-        file = frame.f_code.co_filename
+        file, line = frame.f_code.co_filename, frame.f_lineno
         if is_own_file(file) or file.startswith(_COMPILER):
-            return None
+            return (*found, "") if found else None
         if f"{os.sep}torch{os.sep}" not in file:
-            return file, frame.f_lineno
+            found = found or (file, line)
+            if is_users(file):
+                return *found, "" if found == (file, line) else f"{os.path.basename(file)}:{line}"
         frame = frame.f_back
-    return None
+    return (*found, "") if found else None
 
 
 def _address(value: Any) -> int:
@@ -323,10 +308,6 @@ def _nodes(module: GraphModule) -> Iterator[tuple[str, str, str, list[str]]]:
 
 def _target(target: Any) -> str:
     return str(getattr(target, "__name__", target))
-
-
-def _code(group: Any, on_gpu: bool) -> str:
-    return dump(group) if on_gpu or not hasattr(group, "nests") else str(printed(group).source)
 
 
 def _memory() -> float:

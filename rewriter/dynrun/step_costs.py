@@ -23,7 +23,6 @@ from . import summary
 from .report_data import Collector, Span
 
 FEWEST_STEPS = 3
-COMPILING = "compiling"
 _PLACE = re.compile(r"\(([^()\s]+):(\d+)\)")
 _COPIED = 1 << 20  # at least so many bytes are copied, to see how fast memory is
 
@@ -51,9 +50,14 @@ class Cost:
         return sum(self.parts.values())
 
     @property
+    def once_ms(self) -> float:
+        """Of these, what was compiled once."""
+        return self.parts.get("compiling", 0.0)
+
+    @property
     def each_ms(self) -> float:
-        """Without what is compiled once."""
-        return self.ms - self.parts.get(COMPILING, 0.0)
+        """What every step costs."""
+        return self.ms - self.once_ms
 
     def add(self, part: str, ms: float) -> None:
         self.parts[part] = self.parts.get(part, 0.0) + ms
@@ -296,7 +300,7 @@ def _add_recompiles(costs: Costs, captured: Sequence[tuple[str, Any]], steps: in
                 seconds = sum(made[number].compile_times.values())
                 cost = _recompiled(costs, name, summary._users(why), made[: number + 1])
                 cost.times += 0 if cost.kind == "graph break" else 1 / steps
-                cost.add(COMPILING, 1e3 * seconds / steps)
+                cost.add("compiling", 1e3 * seconds / steps)
 
 
 def _recompiled(costs: Costs, name: str, why: str, made: Sequence[Any]) -> Cost:
@@ -326,11 +330,11 @@ def _add_reads(costs: Costs, spans: Sequence[Span], sample: Sequence[Span]) -> N
                 cost.add("reading", 1e3 * span.seconds / len(sample))
 
 
-def _read(costs: Costs, file: str, line: int, name: str) -> Cost:
+def _read(costs: Costs, file: str, line: int, by: str, name: str) -> Cost:
     place = os.path.abspath(file), line
     if place not in costs:
         text = linecache.getline(file, line).strip()
-        reason = f"a tensor's value is read on the host ({name})"
+        reason = f"a tensor's value is read on the host ({name}{by and f', called at {by}'})"
         way_out = "read it less often, or keep it a tensor until it is needed"
         costs[place] = Cost("host sync", *place, text, "", reason, way_out, "")
     return costs[place]

@@ -28,7 +28,7 @@ from ..capture.trace import Recorder
 from ..graph_breaks import split_function
 from ..graph_breaks.split_benchmark import PartTrial, SplitTrial, is_dropped
 from ..tracing_ops.calls import call_ops
-from . import stances
+from . import compile_logs, stances
 from .background import Background
 from .compiled_versions import Variants, forget_places
 from .deferred_compile import Deferred, guards_already_stale
@@ -297,7 +297,9 @@ class CompiledFunction:
         recording traces them."""
         failures = self._dispatcher.explain_miss(args, kwargs)
         if self._dispatcher.entries:
-            self.recompiles += [str(failure) for failure in failures[:1]] or ["another outcome"]
+            why = str(failures[0]) if failures else "another outcome"
+            self.recompiles.append(why)
+            compile_logs.recompiles(self.name, why)
         waiting = self._rerecordings.unfit(self.recordings)
         failures += [f for each in waiting if (f := each.guard_set.explain(args, kwargs))]
         for failure in failures:
@@ -339,7 +341,9 @@ class CompiledFunction:
         self._failures += 1
         self.stopped_at = recorder.stopped_at
         stopped = recorder.stopped or recorder.unfit
-        self.recordings.append(Failed((*recorder.sites, *filter(None, [stopped]))))
+        sites = (*recorder.sites, *filter(None, [stopped]))
+        self.recordings.append(Failed(sites))
+        compile_logs.breaks(self.name, sites)
         if stopped is not None:
             self.tell(stopped)
         enough = self._failures >= FAILURES_KEPT or self._family is not None
@@ -409,6 +413,8 @@ class CompiledFunction:
 
     def _compile(self, recording: Recording, args: Any, kwargs: Any) -> None:
         self.recordings.append(recording)
+        compile_logs.breaks(self.name, recording.sites)
+        compile_logs.guards(self.name, recording.guards)
         if self.background is not None:
             self._compile_in_background(recording, self.background)
         elif self.options.backend == "native" and guards_already_stale(recording, args, kwargs):

@@ -64,10 +64,12 @@ class Variants:
         served = [r for r in recordings if isinstance(r, Recording) and r.serves(args, kwargs)]
         if served and len(failures) < len(dispatcher.entries):
             why = served[-1].why_not(args, kwargs)
-        times = f"{count} times (recompile_limit)"
-        message = f"{self._name} was compiled {times}; new variants run in eager. Last: {why}"
+        kept = f"{count} compiled version{'s' * (count != 1)}"
+        most = "recompile_limit" if count >= limit else "one for each size"
+        message = f"{self._name} has {kept}, and gets no more ({most}). The last call: {why}"
         if self._options.fullgraph:
             raise RecompileLimitError(message)
+        message += ". Such calls run in eager"
         diagnostics.warn_once("recompile_limit", message, self._name)
         return True
 

@@ -1,6 +1,8 @@
 """What a compilation of a function gives: its graphs, and where and why they break."""
 
+import collections
 import dataclasses
+import itertools
 import time
 import traceback
 import warnings
@@ -12,8 +14,11 @@ import torch
 from ..capture.rewrites.function_edits import Applied
 from ..catalogue import BreakSite
 from . import compiled_function
+from .compile_logs import guard_line
 from .config import make_options
 from .module_class import eager_original, module_entry
+
+SHOWN = 8  # of graph breaks, graphs and operators, on the page that `str` gives
 
 
 @dataclasses.dataclass
@@ -48,15 +53,30 @@ class ExplainOutput:
     rewritings: list[Applied] = dataclasses.field(default_factory=list)
 
     def __str__(self) -> str:
+        """At most a page: how many graphs and operators, and where and why they break."""
+        ops = (_counted(map(_op_name, ops)) for ops in self.ops_per_graph)
+        places = (f"{change.file}:{change.line}: {change.code}" for change in self.rewritings)
+        breaks = (_short_break(reason) for reason in self.break_reasons)
         parts = (
-            f"Graph Count: {self.graph_count}",
-            f"Graph Break Count: {self.graph_break_count}",
-            f"Op Count: {self.op_count}",
+            *self._head(),
+            *_first("Break Reasons", breaks, self.graph_break_count),
+            *_first("Ops per Graph", ops, self.graph_count),
+            f"Out Guards: {len(self.out_guards)}",
+            *(_first("Rewritings", places, len(self.rewritings)) if self.rewritings else ()),
+            f"Compile Times: {self.compile_times}",
+            "details() gives every operator, guard and rewriting.",
+        )
+        return "\n".join(parts) + "\n"
+
+    def details(self) -> str:
+        """All of it, a line for every operator and guard."""
+        parts = (
+            *self._head(),
             *_section("Break Reasons", "Break Reason", map(_break_lines, self.break_reasons)),
             *_section(
                 "Ops per Graph", "Ops", ([str(op) for op in ops] for ops in self.ops_per_graph)
             ),
-            *_section("Out Guards", "Guard", ([_guard_line(guard)] for guard in self.out_guards)),
+            *_section("Out Guards", "Guard", ([guard_line(guard)] for guard in self.out_guards)),
             f"Compile Times: {self.compile_times}",
             *(
                 _section("Rewritings", "Rewriting", map(_change_lines, self.rewritings))
@@ -65,6 +85,37 @@ class ExplainOutput:
             ),
         )
         return "\n".join(parts) + "\n"
+
+    def _head(self) -> tuple[str, ...]:
+        return (
+            f"Graph Count: {self.graph_count}",
+            f"Graph Break Count: {self.graph_break_count}",
+            f"Op Count: {self.op_count}",
+        )
+
+
+def _first(title: str, lines: Iterable[str], count: int) -> list[str]:
+    """The first of them, and how many there are more."""
+    shown = [f"  {line}" for line in itertools.islice(lines, SHOWN)]
+    more = [f"  and {count - SHOWN} more"] if count > SHOWN else []
+    return [f"{title}:", *shown, *more]
+
+
+def _short_break(reason: BreakReason) -> str:
+    place = reason.user_stack[-1]
+    return f"{place.filename}:{place.lineno}: {reason.reason}"
+
+
+def _op_name(op: Any) -> str:
+    return op if isinstance(op, str) else str(getattr(op, "__name__", op))
+
+
+def _counted(names: Iterable[str]) -> str:
+    """`12: linear (4), relu (2), ...`: the most frequent ones."""
+    counts = collections.Counter(names)
+    shown = [f"{name} ({n})" if n > 1 else name for name, n in counts.most_common(SHOWN)]
+    more = ", ..." if len(counts) > SHOWN else ""
+    return f"{counts.total()}: {', '.join(shown)}{more}"
 
 
 def _break_lines(reason: BreakReason) -> list[str]:
@@ -77,11 +128,6 @@ def _change_lines(change: Applied) -> list[str]:
     before = [f"- {line}" for line in change.before.splitlines()]
     after = [f"+ {line}" for line in change.after.splitlines()]
     return [f"{change.file}:{change.line}: {change.code}", *before, *after]
-
-
-def _guard_line(guard: Any) -> str:
-    """`x: TypeIs(...)`, with the source line that made the guard."""
-    return f"{guard.path.source}: {guard.check}" + (f"  ({guard.origin})" if guard.origin else "")
 
 
 def _section(title: str, item: str, entries: Iterable[list[str]]) -> Iterator[str]:

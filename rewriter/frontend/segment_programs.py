@@ -22,7 +22,7 @@ from ...runtime.programs.autocast_state import AutocastState, enters_modes
 from ...runtime.warning_filters import suppress_warnings
 from ..capture.segments import Segment
 from ..capture.values import Meta, Number
-from . import build_process, library_calls
+from . import build_process, compile_logs, library_calls
 from .thread_modes import Modes, process_settings
 
 Observer = Callable[[Segment, Callable[..., Any], Options], Callable[..., Any]]
@@ -62,6 +62,7 @@ def _callable(
 ) -> Callable[..., Any]:
     if segment.eager or not segment.ops:
         return forward_of(segment.module)  # type: ignore[no-any-return]
+    compile_logs.graph_code(segment.module)
     by_aot = options.backend in ("native", "aot_eager")
     if segment.takes_lazy_numbers() or (by_aot and segment.writes_history()):
         return _as_it_is(segment.module)

@@ -37,7 +37,7 @@ def test_a_break_is_counted_and_placed():
 
 
 def test_it_prints_like_the_tutorials():
-    text = str(dynfix.explain(broken)(X))
+    text = dynfix.explain(broken)(X).details()
     lines = text.splitlines()
     assert lines[:4] == ["Graph Count: 2", "Graph Break Count: 1", "Op Count: 3", "Break Reasons:"]
     assert lines[4].strip() == "Break Reason 1:" and "dynfix.graph_break()" in text
@@ -46,6 +46,16 @@ def test_it_prints_like_the_tutorials():
         for title in ("Break Reasons:", "Ops per Graph:", "Out Guards:", "Compile Times:")
     ]
     assert positions == sorted(positions)
+
+
+def test_it_is_a_page():
+    net = torch.nn.Sequential(*(torch.nn.Linear(3, 3) for _ in range(60)))
+    out = dynfix.explain(net)(X)
+    lines = str(out).splitlines()
+    assert lines[:3] == ["Graph Count: 1", "Graph Break Count: 0", "Op Count: 60"]
+    assert "  60: linear (60)" in lines and len(lines) < 20 < len(out.details().splitlines())
+    (place,) = [line for line in str(dynfix.explain(broken)(X)).splitlines() if "DYN000" in line]
+    assert f"{os.path.basename(__file__)}:" in place
 
 
 def test_older_form_warns():

@@ -108,3 +108,25 @@ def test_state_of_a_module():
             return self.linear(x) + made["bias"]
 
     one_graph(same(Kept, *FOUR))
+
+
+def test_a_module_copied_in_each_call_is_one_graph():
+    class Twins(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.norm = torch.nn.BatchNorm1d(3)
+            self.linear, self.tied = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+            self.tied.weight = self.linear.weight
+            self.norm.bias.requires_grad_(False)
+
+        def forward(self, x):
+            twin, (again, named) = copy.deepcopy(self), copy.deepcopy([self.tied, {"w": self.tied}])
+            tied = twin.tied.weight is twin.linear.weight and again is named["w"]
+            with torch.no_grad():
+                for mine, its in zip(twin.parameters(), self.parameters(), strict=True):
+                    mine.mul_(0.5).add_(its, alpha=0.25)
+            return self.tied(twin.norm(x)) + twin.linear(again(x)) * (2.0 if tied else 0.0)
+
+    rows = [(tensor(1, 2, n, 3, 4, n).view(2, 3).clone().requires_grad_(),) for n in range(4)]
+    one_graph(same(Twins, *rows))

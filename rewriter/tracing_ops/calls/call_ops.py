@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from ....runtime.guards.guard import Is, Obj
 from ....runtime.warning_filters import suppress_warnings
 from ... import catalogue
-from ...capture import deep_calls
+from ...capture import deep_calls, substituted_nodes
 from ...capture.guarded_kinds import is_constant
 from ...capture.nested import concretize, plain_in, tensors_in
 from ...capture.numbers import scalars
@@ -322,10 +323,24 @@ def _pure(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _deep_copy(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """`copy.deepcopy` reads all that is below its argument; the mode sees tensors copied."""
+    """`copy.deepcopy` reads all that is below its argument; the mode sees tensors copied, but not
+    Parameters, whose method does not ask it: their copies are made first."""
     c_calls.check(rec, _COPYING, *args)
     items.guard_content(rec, args[0])
+    if len(args) == 1 and not kwargs:
+        args = (args[0], _copies_of_parameters(rec, args[0]))
     return rec.once(function, args, kwargs)
+
+
+def _copies_of_parameters(rec: Recorder, obj: Any) -> dict[int, torch.nn.Parameter]:
+    """By identity, as the memo of `copy.deepcopy` has them."""
+    copies: dict[int, torch.nn.Parameter] = {}
+    with rec.paused():
+        for part in tree_leaves(plain_in(obj)):
+            for tensor in part.parameters() if isinstance(part, torch.nn.Module) else (part,):
+                if type(tensor) is torch.nn.Parameter and id(tensor) not in copies:
+                    copies[id(tensor)] = substituted_nodes.copied_parameter(rec, tensor)
+    return copies
 
 
 def _is_pure(function: Any) -> bool:
