@@ -189,6 +189,7 @@ class TimedProgram:
         self.run, self.segment, self.program = run, segment, program
         self.may_write_first = getattr(program, "may_write_first", False)
         self.taken = 0  # bytes that a call takes from graphs before it
+        self.learnt = 0  # bytes of the parameters that get gradients
         self.launches: list[float] = []  # seconds of each call, without those of its kernels
         self.differentiated = False
         self._calls = 0
@@ -202,6 +203,7 @@ class TimedProgram:
         looks = self._calls <= MEASURED_CALLS
         if looks:
             self.taken = sum(run.passed.get(_address(each), 0) for each in tensors)
+            self.learnt = sum(_bytes(t) for t in tensors if _requires_grad(t) and t.is_leaf)
         run.within, run.in_kernels, start = True, 0.0, run.now()
         try:
             result = self.program(*tensors)
@@ -291,6 +293,10 @@ def _address(value: Any) -> int:
         return int(value.data_ptr())
     except (AttributeError, RuntimeError):
         return 0
+
+
+def _requires_grad(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled()
 
 
 def _bytes(value: Any) -> int:

@@ -24,6 +24,9 @@ from .report_data import Collector, Span
 
 FEWEST_STEPS = 3
 _PLACE = re.compile(r"\(([^()\s]+):(\d+)\)")
+_UPDATE_BYTES = (
+    7  # for each of a parameter: Adam reads it, its gradient and two states, writes three
+)
 _COPIED = 1 << 20  # at least so many bytes are copied, to see how fast memory is
 
 
@@ -31,7 +34,8 @@ _COPIED = 1 << 20  # at least so many bytes are copied, to see how fast memory i
 class Cost:
     """What one place costs. `ms` is of a step; `parts` says what of: "between graphs" (statements
     and guards there), "one more graph", "memory" (what one graph writes for the next one to read),
-    "reading", "in eager"; "compiling": what it took in the whole run, over its steps. `times`: in a
+    "reading", "in eager", "step in eager" (what one graph would fuse of the training step that the
+    break keeps in parts); "compiling": what it took in the whole run, over its steps. `times`: in a
     step. `function`: what was compiled."""
 
     kind: str
@@ -174,6 +178,8 @@ class _Breaks:
 
     def add(self, spans: Sequence[Span]) -> None:
         """The spans of one step."""
+        for part in (span for span in spans if span.kind == "step"):
+            self._in_parts(part, [s for s in _within(spans, part) if s is not part])
         for call in (span for span in spans if span.kind == "call"):
             graphs = [s for s in _within(spans, call) if s.kind == "graph"]
             for graph in graphs:
@@ -182,6 +188,25 @@ class _Breaks:
                 self._between(call, graphs)
             else:
                 self._eager(call)
+
+    def _in_parts(self, step: Span, spans: Sequence[Span]) -> None:
+        """A training step that is not one graph: its update, and what else stands around the
+        modules, is eager. One graph would move at least the bytes of the update, and its guards
+        would look at each tensor of the optimizer as now at each parameter."""
+        entry = self._entries.get(step.key)
+        if entry is None or any(recording.segments for recording in entry.all_recordings):
+            return
+        sites = [site for r in entry.all_recordings for site in r.sites]
+        calls = sum(s.seconds for s in spans if s.key in self._entries)
+        backward = sum(s.seconds for s in spans if s.kind == "backward")
+        graphs = [s for s in spans if s.kind == "graph"]
+        programs = (self._run.programs.get(key) for key in {s.key for s in graphs})
+        moved = _UPDATE_BYTES * sum(program.learnt for program in programs if program)
+        guards = max(0.0, calls - sum(s.seconds for s in graphs))
+        fused = moved / bandwidth(moved) + _UPDATE_INPUTS * guards
+        saved = step.seconds - calls - backward - fused
+        if sites and saved > 0:
+            self._cost(sites[0], step.key).add("step in eager", self._ms(saved))
 
     def _eager(self, call: Span) -> None:
         """A call without a graph."""
@@ -256,15 +281,21 @@ class _Breaks:
         for cost in self._costs.values():
             graphs, moved = cost.parts.pop("libraries", 0.0), cost.parts.pop("bytes", 0.0)
             cost.add("one more graph", 1e3 * graphs * launch)
-            cost.add("memory", 1e3 * moved / bandwidth() if moved else 0.0)
+            each = moved / max(cost.times, 1.0)
+            cost.add("memory", 1e3 * moved / bandwidth(each) if moved else 0.0)
         return self._costs
 
 
+def bandwidth(size: float) -> float:
+    """Bytes that a copy reads and writes in a second, of about so many bytes."""
+    low, high = _COPIED
+    return _bandwidth(min(high, 1 << max(low.bit_length() - 1, int(size).bit_length())) // 2)
+
+
 @functools.cache
-def bandwidth() -> float:
-    """Bytes that a copy reads and writes in a second."""
+def _bandwidth(copied: int) -> float:
     device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu"
-    given = torch.zeros(_COPIED, dtype=torch.uint8, device=device)
+    given = torch.zeros(copied, dtype=torch.uint8, device=device)
     to = torch.empty_like(given)
     taken = []
     for _ in range(8):
@@ -273,7 +304,7 @@ def bandwidth() -> float:
         if device == "cuda":
             torch.cuda.synchronize()
         taken.append(time.perf_counter() - start)
-    return 2 * _COPIED / max(min(taken), 1e-9)
+    return 2 * copied / max(min(taken), 1e-9)
 
 
 # -- reads and recompiles
