@@ -24,10 +24,9 @@ from .report_data import Collector, Span
 
 FEWEST_STEPS = 3
 _PLACE = re.compile(r"\(([^()\s]+):(\d+)\)")
-_UPDATE_BYTES = (
-    7  # for each of a parameter: Adam reads it, its gradient and two states, writes three
-)
-_COPIED = 1 << 20  # at least so many bytes are copied, to see how fast memory is
+_UPDATE_BYTES = 7  # for each of a parameter: Adam reads four values, and writes three
+_UPDATE_INPUTS = 4  # of a graph, beside each parameter: its gradient, two states, a count of steps
+_COPIED = 1 << 20, 1 << 28  # so many bytes are copied, to see how fast memory is
 
 
 @dataclasses.dataclass
