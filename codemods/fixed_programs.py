@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 VALUES = "host_values"
+SUPPRESS_ERRORS = True  # where Dynamo fails on a symbol, the frame runs in eager; else it is raised
 Method = Callable[..., Any]
 
 
@@ -52,7 +53,9 @@ def captures_reads(forward: Method) -> Method:
         if dynamo is None:
             return forward(*args, **kwargs)
         with dynamo.config.patch(
-            capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True, suppress_errors=True
+            capture_scalar_outputs=True,
+            capture_dynamic_output_shape_ops=True,
+            suppress_errors=SUPPRESS_ERRORS,
         ):
             return forward(*args, **kwargs)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import torch
 from torch.fx import GraphModule
@@ -16,16 +17,18 @@ from .gc_pause import gc_paused
 from .graph.control_flow import compile_bodies, is_choice
 from .host_device_split import is_of_host, split_host_device
 from .loops import legality, storage
+from .loops.dump import dump
 from .loops.ir import Batch, Buffer, Group, Nest
 from .loops.kernel_graph import ExternCall, Item, Ref, Unit, leaves
 from .loops.polynomials import Size, UnknownSize, hint
-from .loops.storage import given_buffers, touched, written
+from .loops.storage import bytes_of, given_buffers, touched, written
 from .lowerings.lower import lower_graph
 from .passes import ATEN, LOOPS, passes_of
 from .program_steps import Execution, Launch, Target, TargetKind, emit
 from .recurrent_operators import NEVER_REPLAYED
 from .stored_graphs import BACKWARD, watchers
 from .targets.cpp.cpp_build import CPP
+from .targets.cpp.cpp_target import printed
 from .targets.extern import LIBRARY, placeable
 from .targets.triton.triton_build import TRITON
 
@@ -216,3 +219,43 @@ def _needed(unit: Unit) -> dict[Buffer, Size]:
     used = {b for item in unit.items for b in storage.touched(item)} | unit.outputs_buffers()
     counts = {b: (unit.layouts[b].count, b.size) for b in used - given - made}
     return {b: min(both, key=hint) for b, both in counts.items()}
+
+
+Facts = TypeVar("Facts", bound="KernelFacts")
+
+
+@dataclasses.dataclass
+class KernelFacts:
+    """What is said of one kernel: its source, the user's lines, the bytes that a call moves."""
+
+    name: str
+    code: str
+    origins: list[str]
+    loops: int
+    read: int
+    written: int
+    on_gpu: bool
+
+    @classmethod
+    def of(cls: type[Facts], unit: Any, group: Any, buffers: Any) -> Facts:
+        on_gpu = any(unit.layouts[b].device.type == "cuda" for b in buffers if b in unit.layouts)
+        outputs = written(group)
+        inputs = [b for b in touched(group) if b not in outputs]
+        return cls(
+            name=group.name,
+            code=_code(group, on_gpu),
+            origins=list(dict.fromkeys(o for nest in group.nests for o in nest.origins)),
+            loops=len(group.nests),
+            read=sum(int(hint(bytes_of(b))) for b in inputs),
+            written=sum(int(hint(bytes_of(b))) for b in outputs),
+            on_gpu=on_gpu,
+        )
+
+    def __str__(self) -> str:
+        moved = f"reads {self.read:,} bytes, writes {self.written:,}"
+        head = f"{self.name}: {self.loops} loop{'s' * (self.loops != 1)}, {moved}"
+        return "\n  ".join((head, *self.origins))
+
+
+def _code(group: Any, on_gpu: bool) -> str:
+    return dump(group) if on_gpu or not hasattr(group, "nests") else str(printed(group).source)

@@ -5,7 +5,8 @@ Data alone, which loads nothing. The rules of the codemod, `explain`, the warnin
 
 import dataclasses
 
-from .rule_reasons import OF_RULES, Reason
+from .rule_reasons import OF_RULES
+from .rule_reasons import Reason as Reason
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +46,7 @@ _WITHOUT_RULE = (
     Reason(
         "DYN001",
         "unsupported",
-        "the recorder does not understand this",
+        "this cannot be traced",
         "the statement runs as it is, between two graphs: move it out of the compiled code, or "
         "write it with what is captured",
         no_rule="it is a limit of the tracer, so no rule can find it in source text",
@@ -72,7 +73,7 @@ _WITHOUT_RULE = (
     Reason(
         "DYN003",
         "slipped",
-        "a tensor was made or written where the recorder could not see",
+        "a tensor came from, or was written by, code that is not traced",
         "keep tensor work in Python that has source",
         no_rule="only a run shows it",
         about=(

@@ -6,8 +6,9 @@ import dataclasses
 @dataclasses.dataclass(frozen=True)
 class Reason:
     """`name`: a word for lists; `message`: what was found, in one line; `help`: the way out;
-    `dynamo`: Dynamo's codes for the same break. Of a reason that no rule looks for in source text,
-    `no_rule` says why, and `about` is its page."""
+    `dynamo`: Dynamo's codes for the same break. `opt_in`: looked for only where a prefix of its own
+    (`DYN8`) is selected. Of a reason that no rule looks for in source text, `no_rule` says why, and
+    `about` is its page."""
 
     code: str
     name: str
@@ -16,6 +17,7 @@ class Reason:
     dynamo: tuple[str, ...] = ()
     no_rule: str = ""
     about: str = ""
+    opt_in: bool = False
 
 
 OF_RULES = (
@@ -58,7 +60,7 @@ OF_RULES = (
     Reason(
         "DYN106",
         "truth-function",
-        "a Python bool is made of tensors",
+        "a comparison of tensors gives a Python bool, which reads their values",
         "use (a == b).all() or torch.isclose(a, b).all(), which stay tensors",
         ("GB0033",),
     ),
@@ -72,14 +74,14 @@ OF_RULES = (
     Reason(
         "DYN108",
         "tensor-text",
-        "text is made of a tensor's value, which breaks the graph",
+        "a tensor's value is formatted as text, which breaks the graph",
         "make the text outside the compiled code, or with an f-string that is only kept",
         ("GB0059", "GB0569", "GB9648"),
     ),
     Reason(
         "DYN110",
         "read-ahead",
-        "what is read here depends on inputs alone, yet is read inside the graph",
+        "a value that depends on the inputs alone is read inside the graph",
         "read it before the compiled call, and hand it in",
         ("GB0033", "GB0036", "GB0124"),
     ),
@@ -123,7 +125,7 @@ OF_RULES = (
         "DYN206",
         "tensor-assert",
         "an assertion reads a tensor's value on the host",
-        "use a constant text, or check outside the compiled code",
+        "use a constant message, or check outside the compiled code",
         ("GB0170",),
     ),
     Reason(
@@ -229,14 +231,14 @@ OF_RULES = (
     Reason(
         "DYN310",
         "retained-gradient",
-        "a gradient of an intermediate tensor is kept",
+        "the gradient of an intermediate tensor is kept with `retain_grad()`",
         "return the tensor and ask torch.autograd.grad for its gradient, or use register_hook",
         ("GB0108",),
     ),
     Reason(
         "DYN401",
         "setattr",
-        "an attribute is set by name",
+        "an attribute is set with `setattr`",
         "assign to the attribute, or keep such values in a dict",
         ("GB0254", "GB0467"),
     ),
@@ -257,7 +259,7 @@ OF_RULES = (
     Reason(
         "DYN404",
         "copied-tensor",
-        "a tensor is copied with the copy module",
+        "a tensor is copied with `copy.copy` or `copy.deepcopy`",
         "use .clone(), with .detach() where no gradient should flow",
         (),
     ),
@@ -278,7 +280,7 @@ OF_RULES = (
     Reason(
         "DYN407",
         "generator",
-        "an iterator from outside is advanced in compiled code",
+        "an iterator that was made outside is advanced in compiled code",
         "advance it outside the compiled code, and pass the value in",
         ("GB4347", "GB0811", "GB0253", "GB0003"),
     ),
@@ -292,7 +294,7 @@ OF_RULES = (
     Reason(
         "DYN409",
         "except-branch",
-        "the exception of a tensor operator is not caught in compiled code",
+        "compiled code does not catch the exception of a tensor operator",
         "ask for what would fail before (shapes, strides, dtypes), with an `if`",
         ("GB4315",),
     ),
@@ -306,7 +308,7 @@ OF_RULES = (
     Reason(
         "DYN502",
         "shape-branch",
-        "the branch compares a size with a number: each side is a graph of its own",
+        "the branch compares a size with a number: each side is compiled on its own",
         "choose at construction, or mark the dimension with torch._dynamo.mark_dynamic / "
         "dynamic=True",
         (),
@@ -322,7 +324,7 @@ OF_RULES = (
     Reason(
         "DYN504",
         "masked-write",
-        "a masked write gathers as many elements as the mask has",
+        "a write under a mask makes a tensor whose size depends on data",
         "write y[...] = torch.where(mask, x, y)",
         ("GB0036",),
     ),
@@ -366,14 +368,14 @@ OF_RULES = (
     Reason(
         "DYN602",
         "numpy-scalar",
-        "a NumPy scalar is a tensor to Dynamo",
+        "Dynamo traces a NumPy scalar as a tensor",
         "make it a Python number: .item(), or the math module",
         ("GB0170", "GB0033"),
     ),
     Reason(
         "DYN603",
         "numpy-finfo",
-        "a dtype's limits are asked of NumPy",
+        "`np.finfo` breaks the graph",
         "use torch.finfo",
         ("GB0149",),
     ),
@@ -388,14 +390,14 @@ OF_RULES = (
     Reason(
         "DYN605",
         "constant-block",
-        "a tensor is made of sizes alone, in a way that breaks the graph",
+        "a tensor that depends on sizes alone is made in a way that breaks the graph",
         "make it in a function marked with torch.compiler.assume_constant_result",
         ("GB0036", "GB0033"),
     ),
     Reason(
         "DYN606",
         "custom-op",
-        "a function works on a tensor outside torch",
+        "a function computes on a tensor outside torch",
         "make it a torch.library.custom_op with a register_fake function",
         ("GB0059", "GB0007"),
     ),
@@ -419,6 +421,41 @@ OF_RULES = (
         "a generator is seeded in compiled code",
         "seed before the compiled code",
         (),
+    ),
+    Reason(
+        "DYN801",
+        "torch-jit",
+        "TorchScript, which torch.compile replaces",
+        "use torch.compile to run faster, torch.export to ship a model without Python",
+        opt_in=True,
+    ),
+    Reason(
+        "DYN802",
+        "device-amp",
+        "a deprecated name of automatic mixed precision",
+        "use torch.amp, which takes the device as an argument",
+        opt_in=True,
+    ),
+    Reason(
+        "DYN803",
+        "functorch",
+        "functorch is deprecated: torch.func has its transforms",
+        "use torch.func",
+        opt_in=True,
+    ),
+    Reason(
+        "DYN804",
+        "hand-written-attention",
+        "attention that stores the whole matrix of weights",
+        "use torch.nn.functional.scaled_dot_product_attention, which runs as one fused kernel",
+        opt_in=True,
+    ),
+    Reason(
+        "DYN805",
+        "full-logits",
+        "the loss needs the logits of all tokens in memory at once",
+        "compute the last layer and the loss chunk by chunk, under torch.utils.checkpoint",
+        opt_in=True,
     ),
     Reason(
         "DYN900",
@@ -472,7 +509,7 @@ OF_RULES = (
     Reason(
         "DYN907",
         "new-leaf",
-        "a tensor is made with requires_grad",
+        "a tensor is made with requires_grad, which breaks the graph",
         "use .requires_grad_() on the new tensor",
         ("GB0225",),
     ),

@@ -85,6 +85,7 @@ def test_modules_of_ours_are_loaded_by_name_in_listed_places_only():
             "rewriter.instrument.emit",
             "rewriter.source.intents",
             "rewriter.frontend.segment_programs",
+            "rewriter.frontend.compile_logs",
         ),
         *("lowering.stored_graphs", "lowering.joint", "codemods.cli.on_demand"),
         *("rewriter.capture.rewrites.branch_rewrites", "lowering.graph.rnn"),
@@ -229,6 +230,7 @@ SPLICERS = {
     "rewriter.transforms.compiled.when_compiled": "a head above an if, which becomes its elif",
     "codemods.rules.host.tensor_text": "within an f-string",
     "codemods.rules.libraries.constant_block": "the text of statements that move",
+    "codemods.rules.migrations.renames": "an argument within a call, a decorator's line",
 }
 
 

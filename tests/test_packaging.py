@@ -122,7 +122,7 @@ def test_wheel_holds_the_package_and_nothing_else(tmp_path):
 
 
 def is_source(path):
-    return path.is_file() and path.suffix in {".py", ".cpp", ".h", ".html", ".txt"}
+    return path.is_file() and path.suffix in {".py", ".cpp", ".h", ".html", ".txt", ".json"}
 
 
 def build_wheel(folder):

@@ -1,4 +1,4 @@
-"""Types of the installed package, strict for runtime and lowering."""
+"""Types of the installed package, strict for the packages that setup.cfg names."""
 
 import subprocess
 import sys

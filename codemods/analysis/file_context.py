@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,7 @@ _READS_NAMES = frozenset("globals locals vars dir".split())
 if TYPE_CHECKING:
     from ...rewriter.analysis.kinds import Kind
     from ...rewriter.source.source_file import SourceFile
-    from ...rewriter.source.spans import Fix
+    from ...rewriter.source.spans import Edit, Fix
     from ..cli.settings import Settings
     from .definitions import Function
     from .file_links import FileLinks
@@ -90,7 +90,7 @@ class FileContext(FileView):
 
     # What a node is
 
-    def kind(self, node: ast.expr) -> Kind:
+    def kind(self, node: ast.AST) -> Kind:
         return self.inference.kinds.get(node, ANY)
 
     def seen(self, node: ast.expr) -> bool:
@@ -98,13 +98,18 @@ class FileContext(FileView):
         function = self.function(node) if self.facts else None
         return function is not None and self.facts.of(function.qualified, node) is not None
 
+    def ran(self, nodes: list[ast.AST]) -> bool:
+        """Whether a traced run evaluated every expression in some nodes of one function."""
+        function = self.function(nodes[0]) if self.facts and nodes else None
+        return function is not None and self.facts.ran(function.qualified, nodes)
+
     def fix(
         self,
         title: str,
-        *edits: Any,
+        *edits: Edit | Refusal,
         safety: Safety = Safety.SAFE,
         why: str = "",
-        imports: tuple[str, ...] = (),
+        imports: Iterable[str] = (),
         silent: int = 0,
     ) -> Fix | Refusal:
         """As for any file; not safe where the file looks at its own text, or at its own names."""
@@ -267,7 +272,8 @@ class FileContext(FileView):
         source = self.source
         fix, kept = (None, fix.why) if isinstance(fix, Refusal) else (fix, kept)
         around = self.function(node)
-        if fix is not None and around is not None and self.program.scripted(around):
+        inside = around is not None and node.lineno >= around.node.lineno  # no decorator of it
+        if fix is not None and inside and self.program.scripted(around):
             fix, kept = None, "TorchScript compiles the function"
         return Finding(
             rule.code,

@@ -13,10 +13,13 @@ from ...rewriter.source.source_file import SourceError
 from ...rewriter.source.spans import Safety, apply, disjoint
 from ..analysis.captured_walk import Walk
 from ..analysis.file_context import FileContext
+from ..analysis.findings import ERROR
 from ..rules import RULES
 from .suppressions import Suppressions
 
 if TYPE_CHECKING:
+    import ast
+
     from ...rewriter.source.source_file import SourceFile
     from ...rewriter.source.spans import Edit, Fix
     from ..analysis.definitions import Function
@@ -88,7 +91,7 @@ def _off(settings: Settings, path: str) -> list[str]:
     return [r.code for r in RULES if r.code not in on]
 
 
-def _findings(source: SourceFile, settings: Settings) -> list[Finding]:
+def _findings(source: SourceFile, settings: Settings, within_fix: bool = False) -> list[Finding]:
     context = FileContext(source, settings)
     rules = enabled(settings, source.path)
     functions = context.program.captured(settings.scope)
@@ -101,11 +104,47 @@ def _findings(source: SourceFile, settings: Settings) -> list[Finding]:
     for rule in rules:
         found = rule.conclude(context, found)
     suppressions = Suppressions(source)
+    if settings.verified and context.facts:
+        found = [_shown_by_run(f, context) for f in found]
     kept = [f for f in found if not suppressions.covers(f.code, f.line, f.end_line)]
     shown = [_admitted(f, source) for f in _without_suppressed(kept, found)]
+    if not within_fix:
+        shown = [_with_next(f, shown, source, settings) for f in shown]
     return sorted(
         [*shown, *suppressions.unused(_off(settings, source.path))], key=lambda f: f.sort_key()
     )
+
+
+def _with_next(
+    finding: Finding, found: list[Finding], source: SourceFile, settings: Settings
+) -> Finding:
+    """The finding; without its fix where that would leave another graph break in its place."""
+    if finding.fix is None or not finding.fix.needs_next:
+        return finding
+    changed = apply_fixes(source, [finding.fix])
+    after = _findings(changed, settings, within_fix=True) if changed else found
+    left = [f for f in after if f.fix is None and f.level == ERROR]
+    if len(left) <= sum(f.fix is None and f.level == ERROR for f in found):
+        return finding
+    why = next((f.kept for f in left if f.kept), "it has no form")
+    return finding.without_fix(f"a tensor would decide the branch then, and {why}")
+
+
+def _shown_by_run(finding: Finding, context: FileContext) -> Finding:
+    """The finding with a fix that is safe, where eager runs what it ran and the run that verifies
+    it compares what compiled code does then."""
+    fix = finding.fix
+    if fix is None or not (fix.compiled and fix.ran):
+        return finding
+    around = (f for f in context.program.functions if _contains(f.node, finding))
+    inner = max(around, key=lambda f: f.node.lineno, default=None)
+    if inner is None or inner.qualified not in context.facts.captured:
+        return finding
+    return replace(finding, fix=replace(fix, safety=Safety.SAFE, why=""), traced=True)
+
+
+def _contains(node: ast.AST, finding: Finding) -> bool:
+    return node.lineno <= finding.line <= node.end_lineno
 
 
 _SUPPOSED = (

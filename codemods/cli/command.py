@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from ..analysis.findings import ERROR, CommandError, failure
 from . import command_line
 from .command_line import CLEAN, FAILED, FINDINGS
 from .on_demand import OnDemand
-from .settings import SettingsError
+from .settings import SettingsError, meant_rule
 from .terminal import never_fail, say, seen
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def _rule(codes: list[str]) -> int:
     known = [c.upper() for c in codes] or list(REASONS)
     missing = [c for c in known if c not in REASONS]
     if missing:
-        say(f"no rule {missing[0]}; the rules are {', '.join(REASONS)}")
+        say(f"no rule {missing[0]}{meant_rule(missing[0]) or '; `dynfix rule` shows all'}")
         return FAILED
     print("\n".join(rules_page.page(c) for c in known), end="")
     return CLEAN
@@ -155,7 +154,7 @@ def _decoded(raw: Any) -> Any:
 
 def _files(options: argparse.Namespace, settings: Any) -> int:
     paths, failures = runner.files(options.paths or ["."], settings)
-    traced, seen, keeps = {}, {}, settings.cache
+    traced, seen, keeps, costs = {}, {}, settings.cache, {}
     if options.trace:
         traced = trace_facts.observed(options.trace, paths)
         facts = deep_stack.called(plan.planned, trace_facts.load(traced), settings)
@@ -164,9 +163,10 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
     else:
         settings = with_saved_facts(settings, paths)
     fixing = (options.diff or not options.check) and not options.add_noqa
+    settings = replace(settings, verified=bool(options.trace and not options.no_verify and fixing))
     results = runner.run(paths, settings, fixing, _progress(options, len(paths)))
-    if options.trace and fixing and not options.no_verify:
-        results = trace_verify.verified(options.trace, results, settings)
+    if settings.verified:
+        results, costs = trace_verify.verified(options.trace, results, settings)
     if options.add_noqa:
         return _add_noqa(results, options, settings, failures)
     if options.diff:
@@ -177,6 +177,7 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
         results = [_written(result, within) for result in results]
     if options.trace and keeps:
         saved_facts.store(traced, seen, settings.root)
+        saved_facts.keep_costs({} if options.diff else costs, settings.root)
     stream = sys.stderr if options.diff else sys.stdout
     known = {r.path: r.after for r in results if r.after is not None}
     lines = formats.PlainLines(known)
@@ -226,20 +227,9 @@ def _diff(result: FileResult) -> str:
     if result.after is None:
         return ""
     if not result.path.endswith(notebook.SUFFIX):
-        return diff_of(result.before, result.after, result.path)
+        return formats.unified(result.before, result.after, result.path)
     before, after = notebook.cell_texts(result.before), notebook.cell_texts(result.after)
-    return "".join(diff_of(before[n], after[n], f"{result.path}:cell {n}") for n in before)
-
-
-def diff_of(before: str, after: str, path: str) -> str:
-    """The unified diff of two texts of a file."""
-    import difflib  # only where a diff is asked for
-
-    first, second = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (before, after))
-    lines = difflib.unified_diff(first, second, seen(path), seen(path))
-    return "".join(
-        line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines
-    )
+    return "".join(formats.unified(before[n], after[n], f"{result.path}:cell {n}") for n in before)
 
 
 def _progress(options: argparse.Namespace, total_files: int) -> Any:

@@ -52,9 +52,23 @@ class _Parser(argparse.ArgumentParser):
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
             word = unknown[0].partition("=")[0]
-            close = meant(word, self._option_string_actions)
+            close = _instead(word.strip("-")) or meant(word, self._option_string_actions)
             raise SettingsError(f"unknown option {word}{close}")
         return options
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        choices = action.choices
+        if choices is not None and value not in choices:
+            known = ", ".join(choices)
+            told = f"must be one of {known}, not {value!r}{meant(value, choices)}"
+            raise argparse.ArgumentError(action, told)
+
+
+def _instead(word: str) -> str:
+    """What other tools have as an option, and this one otherwise."""
+    if word in COMMANDS:
+        return f"; did you mean the command `dynfix {word}`?"
+    return f"; did you mean --output-format {word}?" if word in FORMATS else ""
 
 
 def parser(version: str, command: str = "") -> argparse.ArgumentParser:

@@ -40,7 +40,7 @@ def report(
     for_people = settings.output_format in formats.FORMATTERS
     shown = [*failures, *(left if options.verbose or not for_people else failing)]
     if options.statistics:
-        stream.write(_statistics(shown, settings.output_format))
+        stream.write(_statistics(shown, settings))
     else:
         known = formats if for_people else machine_formats
         printed = known.FORMATTERS[settings.output_format]
@@ -53,13 +53,14 @@ def report(
     return _exit_code(results, failing, options, settings)
 
 
-def _statistics(shown: list[Finding], output_format: str) -> str:
-    if output_format in formats.FORMATTERS:
-        return formats.statistics(shown)
-    if output_format in machine_formats.STATISTICS:
-        return machine_formats.STATISTICS[output_format](shown)
+def _statistics(shown: list[Finding], settings: Settings) -> str:
+    name, rows = settings.output_format, formats.counts(shown, settings.wants)
+    if name in formats.FORMATTERS:
+        return formats.statistics(rows)
+    if name in machine_formats.STATISTICS:
+        return machine_formats.STATISTICS[name](rows)
     known = ", ".join([*formats.FORMATTERS, *machine_formats.STATISTICS])
-    raise SettingsError(f"--statistics are printed as {known}, not as {output_format}")
+    raise SettingsError(f"--statistics are printed as {known}, not as {name}")
 
 
 def _exit_code(
@@ -69,8 +70,8 @@ def _exit_code(
     settings: Settings,
 ) -> int:
     fixed = any(r.applied for r in results)
-    if options.diff:  # whether there is one, as other linters have it
-        return FINDINGS if fixed else CLEAN
+    if options.diff:  # as ruff: whether there is one, unless any exit is to be 0
+        return FINDINGS if fixed and not settings.exit_zero else CLEAN
     if fixed and options.exit_non_zero_on_fix:
         return FINDINGS
     if settings.exit_zero:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from ...rewriter.catalogue import REASONS
 from ...rewriter.source.regular_files import read
 from ...rewriter.source.source_file import SourceError, SourceFile, decode, lines_of
-from ...rewriter.source.spans import Safety
 from ..analysis.findings import FAILURE, NOTE, SYNTAX
 from .on_demand import OnDemand
 from .terminal import seen
@@ -50,6 +50,14 @@ class PlainLines:
         edits = check.splices(source, [finding.fix])
         return [(source.place(e.start), source.place(e.end), e.text) for e in edits or ()]
 
+    def diff(self, finding: Finding) -> str:
+        """What the finding's fix does, as a unified diff; "" where there is none."""
+        if not self.splices(finding):
+            return ""
+        changed = deep_stack.called(check.apply_fixes, self._sources[finding.path], [finding.fix])
+        path = finding.path
+        return "" if changed is None else unified(self._sources[path].text, changed.text, path)
+
     def of(self, finding: Finding) -> str:
         """The line that a finding begins on."""
         place, number = (finding.path, finding.cell), finding.line
@@ -84,6 +92,17 @@ def _text_of(path: str) -> str:
         return decode(raw)[0]
     except SourceError:
         return raw.decode("utf-8", errors="replace")
+
+
+def unified(before: str, after: str, path: str) -> str:
+    """A unified diff of two texts, to the byte."""
+    import difflib  # only where a diff is asked for
+
+    first, second = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (before, after))
+    lines = difflib.unified_diff(first, second, seen(path), seen(path))
+    return "".join(
+        line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines
+    )
 
 
 def advice(finding: Finding) -> list[str]:
@@ -164,19 +183,25 @@ def grouped(found: Any, lines: Any, paint: Any) -> Any:
     return "".join(parts)
 
 
-def statistics(found: list[Finding]) -> str:
-    """One line a rule, the most frequent first."""
+def statistics(rows: list[dict[str, Any]]) -> str:
+    """One line a rule, the most frequent first. As ruff marks them: `[*]` where a fix would be made
+    for all that was found, `[-]` for some of it."""
     return "".join(
-        f"{row['count']:>6}  {row['code']}  {'[*]' if row['fixable'] else '   '}  {row['name']}\n"
-        for row in counts(found)
+        f"{row['count']:>6}  {row['code']}  {_share(row)}  {row['name']}\n" for row in rows
     )
 
 
-def counts(found: list[Finding]) -> list[dict[str, Any]]:
-    """How often each code was found, the most frequent first."""
+def _share(row: dict[str, Any]) -> str:
+    if not row["fixable"]:
+        return "[ ]"
+    return "[*]" if row["fixable"] == row["count"] else "[-]"
+
+
+def counts(found: list[Finding], wanted: Callable[[Finding], bool]) -> list[dict[str, Any]]:
+    """How often each code was found, the most frequent first; `wanted`: whether a finding's fix
+    would be made."""
     numbers = Counter(f.code for f in found)
-    safe = (f for f in found if f.fix is not None and f.fix.safety is Safety.SAFE)
-    fixable = Counter(f.code for f in safe)
+    fixable = Counter(f.code for f in found if wanted(f))
     return [
         {
             "code": code,

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from ... import __version__
+from ...rewriter.catalogue import REASONS
 from ..analysis.findings import ERROR
 from ..rules import BY_CODE
-from .formats import advice, counts
+from ..rules.measured import measured
+from .formats import advice
 from .result_cache import to_dict
 from .terminal import seen, unicode
 
@@ -29,12 +31,15 @@ def _region(finding: Finding) -> tuple[int, int, int, int]:
     return finding.line, finding.column, finding.end_line, finding.end_column
 
 
-def record(finding: Finding, lines: PlainLines) -> dict[str, dict[str, int] | str | int | None]:
+def record(finding: Finding, lines: PlainLines) -> dict[str, Any]:
     """A finding as the JSON formats give it. The edits of its fix are what comes in the place of
-    what stands from `location` to `end_location`."""
+    what stands from `location` to `end_location`. `chain`: the calls that lead to it, itself last;
+    `reason`: why the graph breaks there; `proof`: what the fix rests on, and the graph breaks that
+    the rule's example was measured to have."""
     fix = to_dict(finding)["fix"]
     if fix is not None:
         fix["edits"] = [_edit(*e) for e in lines.splices(finding)]
+        fix["diff"] = lines.diff(finding) or None
     return {
         "code": finding.code,
         "message": finding.message,
@@ -48,7 +53,24 @@ def record(finding: Finding, lines: PlainLines) -> dict[str, dict[str, int] | st
         "not_fixed_because": finding.kept or None,
         "help": finding.help or None,
         "reached": finding.way or None,
+        "chain": [*finding.reached, f"{unicode(finding.path)}:{finding.line}"],
+        "reason": _reason(finding.code),
+        "proof": _proof(finding),
     }
+
+
+def _reason(code: str) -> dict[str, Any] | None:
+    reason = REASONS.get(code)
+    if reason is None:
+        return None
+    return {"name": reason.name, "message": reason.message, "dynamo": list(reason.dynamo)}
+
+
+def _proof(finding: Finding) -> dict[str, Any] | None:
+    if finding.fix is None:
+        return None
+    basis = "a traced run" if finding.traced else "the text alone"
+    return {"basis": basis, "graph_breaks": measured(finding.code)}
 
 
 def _edit(start: tuple[int, int], end: tuple[int, int], text: str) -> dict[str, Any]:
@@ -154,11 +176,26 @@ def _sarif_result(finding: Finding, lines: PlainLines) -> dict[str, Any]:
         {"deletedRegion": _sarif_region(*start, *end), "insertedContent": {"text": text}}
         for start, end, text in lines.splices(finding)
     ]
+    properties = {"reason": _reason(finding.code), "proof": _proof(finding)}
+    result["properties"] = {name: value for name, value in properties.items() if value is not None}
+    if finding.reached:
+        steps = [{"location": _sarif_step(step)} for step in finding.reached]
+        steps.append({"location": {"physicalLocation": place}})
+        result["codeFlows"] = [{"threadFlows": [{"locations": steps}]}]
     if made:
         change = {"artifactLocation": {"uri": uri}, "replacements": made}
         title = f"{finding.fix.title} ({finding.fix.safety.value})"
         result["fixes"] = [{"description": {"text": title}, "artifactChanges": [change]}]
     return result
+
+
+def _sarif_step(step: str) -> dict[str, Any]:
+    """A call on the way, of which the text is `path:line`."""
+    path, _, line = step.rpartition(":")
+    place: dict[str, Any] = {"artifactLocation": {"uri": quote(os.fsencode(path))}}
+    if line.isdecimal():
+        place["region"] = {"startLine": int(line)}
+    return {"physicalLocation": place, "message": {"text": step}}
 
 
 def _sarif_region(line: int, column: int, end_line: int, end_column: int) -> dict[str, int]:
@@ -230,6 +267,6 @@ FORMATTERS = {
     "rdjson": rdjson,
 }
 STATISTICS = {
-    "json": lambda found: json.dumps(counts(found), indent=2) + "\n",
-    "json-lines": lambda found: "".join(json.dumps(row) + "\n" for row in counts(found)),
+    "json": lambda rows: json.dumps(rows, indent=2) + "\n",
+    "json-lines": lambda rows: "".join(json.dumps(row) + "\n" for row in rows),
 }

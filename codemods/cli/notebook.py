@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ...rewriter.source.source_file import SourceError, SourceFile, parse
+from ...rewriter.source.source_file import Placed, SourceError, SourceFile, parse
 
 if TYPE_CHECKING:
     from ...rewriter.source.spans import Edit, Fix
@@ -319,7 +319,7 @@ class NotebookSource(SourceFile):
     def _moved(self, edit: Edit) -> Edit:
         return replace(edit, start=self._in_cell(edit.start)[1], end=self._in_cell(edit.end)[1])
 
-    def line_of(self, finding: Finding) -> int:
+    def line_of(self, finding: Placed) -> int:
         """The line of the joined text that a placed finding's line is."""
         index = next(i for i, cell in enumerate(self.found) if cell.number == finding.cell)
         first = bisect.bisect_right(self.starts, self.cell_starts[index])

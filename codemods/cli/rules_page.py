@@ -25,6 +25,9 @@ exceptions. The bare `dynfix` applies it. An *unsafe* fix may change one of thes
 applies it. Whether a given place gets a safe fix, an unsafe one or none depends on what can be
 proved there; the report says which, and why.
 
+The migrations, DYN801 to DYN805, are off by default: `--extend-select DYN8` adds them,
+`--select DYN8` looks for them alone.
+
 | code | name | what | fix |
 |---|---|---|---|
 """

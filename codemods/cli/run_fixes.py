@@ -31,7 +31,7 @@ def fix_after_run(script: list[str], changes: list[Any]) -> None:
     for result in results:
         show_diff(result, sys.stderr)
     sys.stderr.flush()
-    kept = trace_verify.verified([shlex.join(script)], results, Settings())
+    kept, _ = trace_verify.verified([shlex.join(script)], results, Settings())
     for result in kept:
         if result.raw is not None:
             _write(result)

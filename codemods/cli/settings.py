@@ -56,7 +56,8 @@ _EXCLUDE = (
 )
 
 
-_ALIKE = 0.75  # of two words, where one may be meant by the other: 1 for equal ones
+_EVERY = "DYN"  # the prefix of all rules
+_ALIKE = 0.73  # of two words, where one may be meant by the other: 1 for equal ones
 _LARGEST = 4 << 20  # bytes of a configuration file
 
 
@@ -94,12 +95,16 @@ class Settings:
         default_factory=dict, compare=False, repr=False
     )  # {real path: Facts} of a traced run
     facts_key: str = ""  # of kept ones
+    verified: bool = False  # what is fixed with facts is run, compiled and in eager, and compared
+    eager_kept: bool = False  # of unsafe fixes, only those of what compiled code alone runs
     project: Neighbours | None = field(default=None, compare=False, repr=False)
 
     def selects(self, code: str, path: str) -> bool:
         """Whether the rule `code` looks at the file at `path`; the longest matching prefix
-        decides."""
+        decides. One that is opt-in needs a longer prefix than that of all rules."""
         chosen = max(_length(code, self.select), _length(code, self.extend_select))
+        if REASONS[code].opt_in and chosen <= len(_EVERY):
+            return False
         if chosen == 0 or _length(code, self.ignore) >= chosen:
             return False
         return not any(
@@ -119,7 +124,8 @@ class Settings:
         """Whether its fix, if it has one, is to be made."""
         if finding.fix is None or not self.fixes(finding.code):
             return False
-        return finding.fix.safety is Safety.SAFE or self.unsafe_fixes
+        unsafe = self.unsafe_fixes and (finding.fix.compiled or not self.eager_kept)
+        return finding.fix.safety is Safety.SAFE or unsafe
 
     def _matches(self, path: str, patterns: tuple[str, ...]) -> bool:
         """Whether `path` (its name, or its place below the settings' folder) fits a pattern."""
@@ -169,13 +175,24 @@ def _fitting(patterns: tuple[str, ...]) -> Callable[[str], re.Match[str] | None]
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """`; did you mean …?` where one of `known` begins with `word`, or is spelt nearly as it is."""
+    """`; did you mean …?` where one of `known` begins or ends with `word`, or is spelt nearly as it
+    is."""
     import difflib  # only where a word is not known
 
-    known = sorted(known)
-    longer = [each for each in known if len(word.strip("-")) > 2 and each.startswith(word)]
-    close = longer[:1] or difflib.get_close_matches(word, known, 1, _ALIKE)
+    known, bare = sorted(known), word.strip("-")
+    longer = [e for e in known if e.startswith(word)]
+    longer += [e for e in known if e.endswith(f"-{bare}")]
+    near = difflib.get_close_matches(word, known, 1, _ALIKE)
+    close = [*(longer if len(bare) > 2 else ()), *near]
     return f"; did you mean {close[0]}?" if close else ""
+
+
+def meant_rule(word: str) -> str:
+    """The same for a rule's code, or its name."""
+    named = {reason.name: code for code, reason in REASONS.items()}
+    if word.lower() in named:
+        return f"; did you mean {named[word.lower()]}?"
+    return meant(word.upper(), REASONS) or meant(word.lower(), named)
 
 
 def _length(code: str, prefixes: tuple[str, ...]) -> int:
@@ -185,7 +202,7 @@ def _length(code: str, prefixes: tuple[str, ...]) -> int:
 _KINDS = {
     f.name: type(f.default)
     for f in fields(Settings)
-    if f.name not in ("root", "source", "facts", "facts_key", "project")
+    if f.name not in ("root", "source", "facts", "facts_key", "verified", "eager_kept", "project")
 }
 
 
@@ -244,7 +261,8 @@ def _allowed(name: str, value: Any, where: Any) -> Any:
     allowed = {"scope": SCOPES, "output_format": FORMATS}.get(name)
     if allowed and value not in allowed:
         known = ", ".join(allowed)
-        raise SettingsError(f"{where}: {name} must be one of {known}, not {_shown(value)}")
+        close = meant(value, allowed)
+        raise SettingsError(f"{where}: {name} must be one of {known}, not {_shown(value)}{close}")
     return value
 
 
@@ -263,7 +281,7 @@ def _codes(name: str, value: Any, where: str) -> Any:
     known = [reason.code for reason in REASONS.values() if not reason.no_rule]
     for item in items:
         if not any(code.startswith(item) for code in known):
-            raise SettingsError(f"{where}: no rule has the code {item[:80]}")
+            raise SettingsError(f"{where}: no rule has the code {item[:80]}{meant_rule(item)}")
     return items
 
 

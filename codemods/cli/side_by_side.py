@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 from ...rewriter.source.source_file import SourceError, SourceFile
 from ..analysis.findings import ERROR
 from ..hoist.plan import planned
+from ..rules import BY_CODE
 from ..trace import trace_facts
-from ..trace.tensor_traits import layout, together
+from ..trace.tensor_traits import layout, near, samples, together
 from . import check
 from .file_writes import write
 from .terminal import say, seen
@@ -174,8 +175,8 @@ def leaves(value: Any) -> Any:
     return [value]
 
 
-def differences(first: Any, second: Any) -> Any:
-    """What two Behaviours differ in, one line each."""
+def differences(first: Any, second: Any, rounded: bool = False) -> Any:
+    """What two Behaviours differ in, one line each; `rounded`: but for rounding and strides."""
     found = []
     if first.error != second.error:
         found.append(f"exception: {first.error or 'none'} / {second.error or 'none'}")
@@ -184,27 +185,30 @@ def differences(first: Any, second: Any) -> Any:
     if len(first.values) != len(second.values):
         found.append(f"values: {len(first.values)} / {len(second.values)}")
     pairs = enumerate(zip(first.values, second.values, strict=False))
-    found += [f"value {i}: {why}" for i, (a, b) in pairs for why in [_differ(a, b)] if why]
+    found += [f"value {i}: {why}" for i, (a, b) in pairs for why in [_differ(a, b, rounded)] if why]
     for what, one, other in (
         ("gradient of ", first.gradients, second.gradients),
         ("", first.left, second.left),
     ):
         for name in one.keys() | other.keys():
-            why = _differ(one.get(name), other.get(name))
+            why = _differ(one.get(name), other.get(name), rounded)
             found += [f"{what}{name}: {why}"] if why else []
     if first.together != second.together and not found:
         found.append("other tensors are one, or share memory, of the results and inputs")
     return found
 
 
-def _differ(first: Any, second: Any) -> Any:
+def _differ(first: Any, second: Any, rounded: bool) -> Any:
     torch = _torch()
     if type(first) is not type(second):
         return f"{type(first).__name__} / {type(second).__name__}"
     if not isinstance(first, torch.Tensor):
         return "" if first == second or repr(first) == repr(second) else f"{first!r} / {second!r}"
-    if layout(first) != layout(second):
-        return f"{layout(first)} / {layout(second)}"
+    about, other = (layout(t, not rounded) for t in (first, second))
+    if about != other:
+        return f"{about} / {other}"
+    if rounded and first.is_floating_point():
+        return "" if near(samples(first), samples(second)) else "other numbers"
     equal = torch.equal(torch.nan_to_num(first.detach()), torch.nan_to_num(second.detach()))
     same_nan = torch.equal(torch.isnan(first), torch.isnan(second))
     return "" if equal and same_nan else "other numbers"
@@ -274,7 +278,7 @@ def verify(source: SourceFile, factory: Any, settings: Settings, seeds: Any = (0
     refused = []
     candidate, applied = fixed.source, fixed.applied
     whole = one_graph(*original())
-    problems = _compare(original, candidate, factory, seeds, whole)
+    problems = _compare(original, candidate, factory, seeds, whole, rounds(applied))
     if problems:
         candidate, applied, refused = _one_by_one(source, original, factory, settings, seeds, whole)
     make = _factory(candidate.text, source.path, "dynfix_fixed", factory)
@@ -282,11 +286,18 @@ def verify(source: SourceFile, factory: Any, settings: Settings, seeds: Any = (0
     return Outcome(source, candidate, applied, refused, before, after, whole, one_graph(*make()))
 
 
-def _compare(original: Any, candidate: Any, factory: Any, seeds: Any, whole: bool) -> list[str]:
+def rounds(applied: Any) -> bool:
+    """Whether some findings were fixed in a way that changes the last digits."""
+    return any(BY_CODE[f.code].rounds for f in applied)
+
+
+def _compare(
+    original: Any, candidate: Any, factory: Any, seeds: Any, whole: bool, rounded: bool
+) -> list[str]:
     """What differs after some fixes; the loss of the one graph that the original is counts."""
     make = _factory(candidate.text, candidate.path, "dynfix_fixed", factory)
     for seed in seeds:
-        found = differences(observe(original, seed), observe(make, seed))
+        found = differences(observe(original, seed), observe(make, seed), rounded)
         if found:
             return found
     return ["it is not one graph any more"] if whole and not one_graph(*make()) else []
@@ -306,7 +317,7 @@ def _one_by_one(
         problems = (
             ["its fix does not parse"]
             if changed is None
-            else _compare(original, changed, factory, seeds, whole)
+            else _compare(original, changed, factory, seeds, whole, rounds([todo, *applied]))
         )
         if problems:
             seen.add((todo.code, todo.fix.title, todo.line))
@@ -350,5 +361,7 @@ def _table(outcome: Any) -> None:
     for finding, problems in outcome.refused:
         what = f"{finding.place}: {finding.code} {finding.fix.title}: {problems[0]}"
         print(f"  taken back {seen(what)}")
-    if not outcome.refused:
+    if not outcome.refused and rounds(outcome.applied):
+        print("  values and gradients are those of the original, up to rounding")
+    elif not outcome.refused:
         print("  values, gradients, printed text and exceptions are those of the original")

@@ -9,10 +9,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..rules import BY_CODE
+from ..trace.tensor_traits import near
 from ..trace.traced_program import words_of
 from . import notebook, runner
 from .terminal import say
@@ -25,36 +27,61 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Observed:
     """One run of the script, or of several: `values` and `printed` by the file of the outermost
-    call, `text` all that was printed; `whole` tells of each class of outermost modules and each
-    compiled function whether it is one graph, `wrong` names those that give other values then."""
+    call, `text` all that was printed; `breaks` tells of each class of outermost modules and each
+    compiled function how often its graph breaks (None: it does not compile), `wrong` names those
+    that give other values then, `costs` has the milliseconds of a call and the graph breaks of
+    each."""
 
-    values: dict[str, str]
+    values: dict[str, Any]
     printed: dict[str, str]
     text: str
     code: tuple[int, ...]
-    whole: dict[str, bool]
+    breaks: dict[str, int | None]
     wrong: frozenset[str]
+    costs: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def differs(self, other: Observed, parts: tuple[str, ...]) -> str:
         """The first part in which another run is not the same; "" where all are."""
-        found = next((p for p in parts if getattr(self, p) != getattr(other, p)), "")
-        worse = next(iter(self._worse(other)), ("", ""))
-        return _PARTS.get(found, "") or " ".join(filter(None, worse))
+        found = next((p for p in parts if not _same(getattr(self, p), getattr(other, p))), "")
+        worse = (f"{_shown(n)} {what}" for n, what in self._worse(other))
+        return _PARTS.get(found, "") or next(worse, "")
+
+    def own_reason(self, other: Observed, path: str) -> str:
+        """What another run makes different in the calls of one file; "" where that is not known."""
+        if not near(self.values.get(path), other.values.get(path)):
+            return _PARTS["values"]
+        worse = (f"{_shown(n)} {what}" for n, what in self._worse(other) if _file(n) == path)
+        return next(worse, "")
 
     def _worse(self, other: Observed) -> list[tuple[str, str]]:
         """(name, what is wrong with it) of what another run makes worse when compiled."""
-        lost = [n for n, whole in self.whole.items() if whole and other.whole.get(n) is False]
         wrong = sorted(other.wrong - self.wrong)
-        found = [(_shown(n), "is not one graph any more") for n in lost]
-        return found + [(_shown(n), "gives other values when compiled") for n in wrong]
+        found = [(n, "has more graph breaks") for n in self._more_breaks(other)]
+        return found + [(n, "gives other values when compiled") for n in wrong]
+
+    def _more_breaks(self, other: Observed) -> list[str]:
+        """The names of what another run breaks more often, or does not compile at all."""
+        both = self.breaks.keys() & other.breaks.keys()
+        return sorted(n for n in both if _many(other.breaks[n]) > _many(self.breaks[n]))
+
+    def whole(self) -> int:
+        return sum(number == 0 for number in self.breaks.values())
 
     def blamed(self, other: Observed, parts: tuple[str, ...]) -> set[str]:
         """The files of the outermost calls that another run makes different, or worse."""
         pairs = [(self.values, other.values)] if "values" in parts else []
         pairs += [(self.printed, other.printed)] if "text" in parts else []
-        found = {f for a, b in pairs for f in a.keys() | b.keys() if a.get(f) != b.get(f)}
-        lost = {n for n, whole in self.whole.items() if whole and other.whole.get(n) is False}
-        return found | {_file(n) for n in lost | (other.wrong - self.wrong)}
+        found = {f for a, b in pairs for f in a.keys() | b.keys() if not near(a.get(f), b.get(f))}
+        return found | {_file(n) for n in (*self._more_breaks(other), *(other.wrong - self.wrong))}
+
+
+def _many(breaks: int | None) -> float:
+    return float("inf") if breaks is None else breaks
+
+
+def _same(first: Any, second: Any) -> bool:
+    """Whether two runs agree in a part: exactly, where nothing was noted as a float."""
+    return bool(first == second) or near(first, second)
 
 
 def _file(name: str) -> str:
@@ -70,27 +97,29 @@ _PARTS = {"values": "other values", "text": "other text is printed", "code": "an
 
 def verified(
     commands: list[str], results: list[FileResult], settings: Settings
-) -> list[FileResult]:
-    """The results, with files taken back after whose fixes the script differs; tells what it
-    did."""
+) -> tuple[list[FileResult], dict[str, tuple[float, int]]]:
+    """(the results, with files taken back after whose fixes the script differs; what the run with
+    them took); tells what it did."""
     if not _texts(results):
-        return results
-    before, after = observe(commands, {}), observe(commands, _texts(results))
+        return results, {}
+    rounded = any(BY_CODE[f.code].rounds for r in results for f in r.applied)
+    before = observe(commands, {}, rounded=rounded)
+    after = observe(commands, _texts(results), rounded=rounded, zeros=settings.unsafe_fixes)
     parts: tuple[str, ...] = tuple(_PARTS)
     if before.differs(after, parts):  # but what differs anyhow proves nothing
-        again = observe(commands, {}, counted=[])
-        parts = tuple(p for p in parts if getattr(before, p) == getattr(again, p))
+        again = observe(commands, {}, [], rounded)
+        parts = tuple(p for p in parts if _same(getattr(before, p), getattr(again, p)))
     if before.differs(after, parts):
         results, after = _Retreat(commands, results, settings, before, parts).made(after)
     shown = ", ".join(words_of(c)[words_of(c)[0] == "-m"] for c in commands)
-    whole, made = (sum(run.whole.values()) for run in (before, after))
     same = ", ".join(p.removeprefix("other ").removeprefix("another ") for p in parts)
     print(
         f"Verified by running {shown}: the same {same or 'nothing'}; one graph:"
-        f" {whole} of {len(before.whole)} modules before, {made} of {len(after.whole)} after.",
+        f" {before.whole()} of {len(before.breaks)} modules before,"
+        f" {after.whole()} of {len(after.breaks)} after.",
         file=sys.stderr,
     )
-    return results
+    return results, after.costs
 
 
 def _texts(results: Iterable[FileResult]) -> dict[str, str]:
@@ -103,8 +132,9 @@ def _texts(results: Iterable[FileResult]) -> dict[str, str]:
 
 
 class _Retreat:
-    """Takes files back, several at a time, until the script does what it did: each with the safe
-    fixes alone, with those that need no run, or as it was."""
+    """Takes files back, several at a time, until the script does what it did: each without fixes
+    that change what eager does, with the safe fixes alone, with those that need no run, or as it
+    was."""
 
     def __init__(
         self,
@@ -115,6 +145,7 @@ class _Retreat:
         parts: tuple[str, ...],
     ) -> None:
         self.commands, self.settings, self.before, self.parts = commands, settings, before, parts
+        self.rounded = any(BY_CODE[f.code].rounds for r in results for f in r.applied)
         self.chosen = {os.path.realpath(r.path): r for r in results}
         self.less: dict[str, list[FileResult]] = {}
 
@@ -125,7 +156,8 @@ class _Retreat:
             if not blamed:
                 break
             for path in sorted(blamed):
-                say(f"{self.chosen[path].path}: fixes taken back: {why}")
+                own = self.before.own_reason(after, path) or why
+                say(f"{self.chosen[path].path}: fixes taken back: {own}")
                 self._step_back(path)
             after = self._observe(self.chosen, after, blamed)
         return list(self.chosen.values()), after
@@ -145,10 +177,12 @@ class _Retreat:
         self, chosen: dict[str, FileResult], last: Observed, changed: Iterable[str]
     ) -> Observed:
         """A run in which only what changed since the last is compiled."""
-        run = observe(self.commands, _texts(chosen.values()), counted=list(changed))
-        kept = {n: w for n, w in last.whole.items() if _file(n) not in set(changed)}
+        texts, zeros = _texts(chosen.values()), self.settings.unsafe_fixes
+        run = observe(self.commands, texts, list(changed), self.rounded, zeros)
+        kept = {n: w for n, w in last.breaks.items() if _file(n) not in set(changed)}
         wrong = frozenset(n for n in last.wrong if _file(n) not in set(changed))
-        return replace(run, whole={**kept, **run.whole}, wrong=run.wrong | wrong)
+        costs = {**last.costs, **run.costs}
+        return replace(run, breaks={**kept, **run.breaks}, wrong=run.wrong | wrong, costs=costs)
 
     def _culprit(self, paths: list[str]) -> set[str]:
         """By halves, one of several fixed files after whose fixes the script differs."""
@@ -159,34 +193,53 @@ class _Retreat:
         return set(paths)
 
 
+_CAPTURE = "DYN506"  # Dynamo may not go on with what it captures: other fixes do without
+
+
 def _choices(result: FileResult, settings: Settings) -> list[FileResult]:
     if result.after is None:
         return [result]
     safe = replace(settings, unsafe_fixes=False)
-    less = [runner.handled(result.path, result.read, safe, True)] if settings.unsafe_fixes else []
-    return [result, *less, runner.handled(result.path, result.read, settings, False)]
+    less = [replace(settings, eager_kept=True), safe] if settings.unsafe_fixes else []
+    less.append(replace(safe, verified=False))
+    if any(f.code == _CAPTURE for f in result.applied):
+        less.insert(0, replace(settings, unfixable=(*settings.unfixable, _CAPTURE)))
+    fixed = [runner.handled(result.path, result.read, s, True) for s in less]
+    return [result, *fixed, runner.handled(result.path, result.read, settings, False)]
 
 
 def observe(
-    commands: list[str], texts: dict[str, str], counted: list[str] | None = None
+    commands: list[str],
+    texts: dict[str, str],
+    counted: list[str] | None = None,
+    rounded: bool = False,
+    zeros: bool = False,
 ) -> Observed:
     """Run each command with these texts in the place of files. `counted`: the files of which the
-    outermost calls are compiled, to see whether they are one graph (None: all)."""
-    runs = [_observed(words_of(command), texts, counted) for command in commands]
-    values, printed, whole = {}, {}, {}
+    outermost calls are compiled, to see whether they are one graph (None: all). `rounded`: floats
+    are compared with a tolerance. `zeros`: gradients of zeros are as good as none, of which unsafe
+    fixes warn."""
+    asked = {"texts": texts, "counted": counted, "rounded": rounded, "zeros": zeros}
+    runs = [_observed(words_of(command), asked) for command in commands]
+    values: dict[str, Any] = {}
+    printed, breaks = {}, {}
     for run in runs:
-        whole.update(run.whole)
-        for known, told in ((values, run.values), (printed, run.printed)):
-            known.update({f: f"{known.get(f, '')}\n{text}" for f, text in told.items()})
+        breaks.update(run.breaks)
+        for file, noted in run.values.items():
+            values.setdefault(file, []).append(noted)
+        told = run.printed.items()
+        printed.update({f: f"{printed.get(f, '')}\n{text}" for f, text in told})
     wrong = frozenset().union(*(run.wrong for run in runs))
     code = tuple(c for run in runs for c in run.code)
-    return Observed(values, printed, "\n".join(r.text for r in runs), code, whole, wrong)
+    text = "\n".join(r.text for r in runs)
+    costs = {name: cost for run in runs for name, cost in run.costs.items()}
+    return Observed(values, printed, text, code, breaks, wrong, costs)
 
 
-def _observed(words: list[str], texts: dict[str, str], counted: list[str] | None) -> Observed:
+def _observed(words: list[str], asked: dict[str, Any]) -> Observed:
     with tempfile.TemporaryDirectory() as folder:
         listed, out = Path(folder, "texts.json"), Path(folder, "seen.json")
-        listed.write_text(json.dumps({"texts": texts, "counted": counted}), encoding="utf-8")
+        listed.write_text(json.dumps(asked), encoding="utf-8")
         module = ["-m", "dynfix.codemods.trace.checked_run", str(listed), str(out)]
         done = subprocess.run(
             [sys.executable, *module, *words],
@@ -199,7 +252,7 @@ def _observed(words: list[str], texts: dict[str, str], counted: list[str] | None
     values: dict[str, list[Any]] = {}
     for file, *noted in seen.get("values", []):
         values.setdefault(file, []).append(noted)
-    noted = {file: json.dumps(each) for file, each in values.items()}
     wrong, code = frozenset(seen.get("wrong", ())), (done.returncode,)
     printed = seen.get("printed", {})
-    return Observed(noted, printed, done.stdout, code, seen.get("whole", {}), wrong)
+    breaks, costs = seen.get("breaks", {}), seen.get("costs", {})
+    return Observed(values, printed, done.stdout, code, breaks, wrong, costs)

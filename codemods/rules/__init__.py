@@ -42,6 +42,11 @@ from .libraries.constant_helper import ConstantHelper
 from .libraries.custom_op import CustomOp
 from .libraries.foreign import ForeignLibraryCall
 from .libraries.numpy_scalars import NumpyLimits, NumpyScalar
+from .migrations.attention import HandWrittenAttention
+from .migrations.device_amp import DeviceAmp
+from .migrations.full_logits import FullLogits
+from .migrations.functorch import Functorch
+from .migrations.torch_jit import TorchJit
 from .misuse.compile_misuse import CompileInside, Deprecated, Swallowed, WrongMode
 from .misuse.legacy import LegacyVariable, NewLeaf, RecurrentLayer
 from .misuse.unused_noqa import UnusedNoqa
@@ -103,6 +108,11 @@ RULES = (
     PythonRandom(),
     Clock(),
     Seed(),
+    TorchJit(),
+    DeviceAmp(),
+    Functorch(),
+    HandWrittenAttention(),
+    FullLogits(),
     UnusedNoqa(),
     CompileInside(),
     WrongMode(),

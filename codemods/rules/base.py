@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...rewriter.catalogue import REASONS, Reason
 from ...rewriter.source.spans import Safety
+from .measured import told
 
 if TYPE_CHECKING:
     from ..analysis.file_context import FileContext
@@ -23,13 +24,15 @@ class Rule:
     documented example, which is a test as well (`after` None: reported, not rewritten). `safety`:
     of the fix at its best; None: there is no fix. `shown`: what a traced run of the example shows,
     as (outermost forward, function, read). `whole_since`: the first torch version measured at which
-    what it finds breaks no graph; with that and newer ones it finds nothing."""
+    what it finds breaks no graph; with that and newer ones it finds nothing. `rounds`: its fixes
+    change the last digits of results, so that these are compared with a tolerance."""
 
     code = ""
     safety: Safety | None = None
     nodes: tuple[type[ast.AST], ...] = ()
     whole_file = False
     whole_since = ""
+    rounds = False
     shown: tuple[tuple[str, str, str], ...] = ()
     before = ""
     after: str | None = None
@@ -67,10 +70,13 @@ class Rule:
         if self.safety is Safety.UNSAFE:
             safety = "unsafe (`--unsafe-fixes`)"
         parts = [heading(self.reason), _described(self), f"Fix: {safety}."]
+        if self.reason.opt_in:
+            parts.append(f"Off by default: `--extend-select {self.code}` looks for it.")
         if self.whole_since:
             parts.append(f"Reported where `target-torch` is older than {self.whole_since}.")
         if self.reason.dynamo:
             parts.append(f"Dynamo: {', '.join(self.reason.dynamo)}.")
+        parts += [told(self.code)] if told(self.code) else []
         parts += ["Before:", _code(self.before)]
         parts += ["After:", _code(self.after)] if self.after else [f"By hand: {self.help}."]
         return "\n\n".join(parts) + "\n"

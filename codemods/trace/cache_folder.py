@@ -78,5 +78,10 @@ def count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**31
 
 
+def amount(value: Any) -> bool:
+    """A measured number."""
+    return type(value) in (int, float) and 0 <= value < 1e12
+
+
 def optional(form: Any) -> Any:
     return lambda value: value is None or fits(value, form)

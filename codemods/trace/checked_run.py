@@ -21,31 +21,46 @@ import linecache
 import logging
 import os
 import random
+import statistics
 import sys
+import time
 import types
 import warnings
 from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from typing import Any
 
-from .tensor_traits import layout, together
+from .. import fixed_programs
+from .tensor_traits import layout, samples, together
 from .traced_program import launch
 
 _MAX_NOTED_CALLS = 10_000  # outermost calls, of which the results are noted
 _HELD = 100  # outermost modules, of which it is noted what is left in them
+_CHECKS = 3  # calls of a module class or a function, which are compiled and compared
 
 
 class CheckedRun:
     """What is observed has the file of its outermost call: `values`, digests of the result of each
     such call and of the tensors that it was given, as they are then, and which of them are one or
-    share memory; `printed`, what each file's calls print. `whole`: for each module class and
-    function, whether fullgraph=True takes its first call, and `wrong`: where that gives other
-    values."""
+    share memory; `printed`, what each file's calls print. `breaks`: for each module class and
+    function, 0 where fullgraph=True takes its first call, else one more than Dynamo notes graph
+    breaks (of a frame that runs in eager it notes none; None: compiled code raises there, or would,
+    did it not run in eager then); `wrong`: where compiled code gives other values or gradients,
+    leaves another state, or raises alone. `rounded`: floats are noted as numbers, to be compared
+    with a tolerance. `zeros`: a gradient of zeros is as good as none."""
 
-    def __init__(self, texts: dict[str, str], counted: list[str] | None = None) -> None:
-        self.counted = counted
-        self.texts, self.values, self.whole, self.depth = texts, [], {}, 0
+    def __init__(
+        self,
+        texts: dict[str, str],
+        counted: list[str] | None = None,
+        rounded: bool = False,
+        zeros: bool = False,
+    ) -> None:
+        self.counted, self.rounded, self.zeros = counted, rounded, zeros
+        self.texts, self.values, self.breaks, self.depth = texts, [], {}, 0
         self.wrong: list[str] = []
+        self.checks: dict[str, int] = {}
+        self.times: dict[str, list[float]] = {}
         self.printed: dict[str, Any] = {}
         self.current = ""
         self.called: list[Any] = []
@@ -85,17 +100,18 @@ class CheckedRun:
         """The result of an outermost call of a module or a compiled function; noted."""
         self.depth, self.current = 1, file_of(made)
         try:
-            compiled = self._count(made, args, kwargs)
+            self._check(made, args, kwargs)
+            start = time.perf_counter()
             result = call(*args, **kwargs)
-            if compiled is not None and not self._close(compiled[0], result):
-                self.wrong.append(_name_of(made))
+            taken = time.perf_counter() - start
+            self.times.setdefault(_name_of(made), []).append(taken)
         finally:
             self.depth, file, self.current = 0, self.current, ""
         if len(self.values) < _MAX_NOTED_CALLS:
             given = list(_tensors([args, kwargs], self.torch))
             every = [*_tensors(result, self.torch), *given]
             noted = [self.digest(result), together(every)]
-            self.values.append([file, noted, [_tensor_digest(t, self.torch) for t in given]])
+            self.values.append([file, noted, [self.digest(t) for t in given]])
         return result
 
     def _as_it_is(self, model: Any = None, **options: Any) -> Any:
@@ -113,61 +129,125 @@ class CheckedRun:
 
         return called
 
-    def _count(self, made: Any, args: Any, kwargs: Any) -> Any:
-        """[what copies of the module and its inputs give, compiled]; None where they do not make
-        one graph, or were compiled before. Leaves no trace."""
-        torch, name = self.torch, _name_of(made)
+    def _check(self, made: Any, args: Any, kwargs: Any) -> None:
+        """Compile a copy of what is called, for copies of what it is given, and compare with eager.
+        Leaves no trace."""
+        name = _name_of(made)
         uncounted = self.counted is not None and file_of(made) not in self.counted
-        if name in self.whole or uncounted:
-            return None
-        torch.nn.Module.__call__, watching = self.call, torch.nn.Module.__call__
-        quiet, state = logging.root.manager.disable, random.getstate()
-        logging.disable(logging.CRITICAL)
-        self.whole[name] = False
-        try:
-            with torch.random.fork_rng(), warnings.catch_warnings(), _silence():
-                warnings.simplefilter("ignore")
-                twin = made if isinstance(made, types.FunctionType) else copy.deepcopy(made)
-                inputs, named = self.copied(args), self.copied(kwargs)
-                compiled = self.compile_graph(twin, fullgraph=True, backend="eager")
-                result = compiled(*inputs, **named)
-            self.whole[name] = True
-            return [result]
-        except Exception:  # of any sort: it is not one graph, or cannot be copied
-            if self.texts and self._raises(made, args, kwargs):
+        checked = self.checks.get(name, 0)
+        if uncounted or checked == _CHECKS or self.breaks.get(name, 0) != 0:
+            return
+        self.checks[name] = checked + 1
+        with self._unnoticed():
+            if not checked:
+                self.torch._dynamo.reset()
+            try:
+                compiled = self._outcome(made, args, kwargs, fullgraph=True, backend="eager")
+            except Exception:  # of any sort: it is not one graph, or raises in eager, too
+                if not self._raises(made, args, kwargs) or not checked:
+                    self.breaks[name] = self._breaks(made, args, kwargs)
+                return
+            self.breaks[name] = 0
+            if not self._close(compiled, self._outcome(made, args, kwargs)):
                 self.wrong.append(name)
-            return None
+
+    @contextlib.contextmanager
+    def _unnoticed(self) -> Iterator[None]:
+        torch = self.torch
+        torch.nn.Module.__call__, watching = self.call, torch.nn.Module.__call__
+        disabled, state = logging.root.manager.disable, random.getstate()
+        logging.disable(logging.CRITICAL)
+        fixed_programs.SUPPRESS_ERRORS = False
+        try:
+            with warnings.catch_warnings(), _silence():
+                warnings.simplefilter("ignore")
+                yield
         finally:
-            torch._dynamo.reset()
+            fixed_programs.SUPPRESS_ERRORS = True
             torch.nn.Module.__call__ = watching
             random.setstate(state)
-            logging.disable(quiet)
+            logging.disable(disabled)
+
+    def _outcome(self, made: Any, args: Any, kwargs: Any, **options: Any) -> list[Any]:
+        """What a call with copies gives, what it leaves in them, and the gradients; compiled where
+        there are options."""
+        twin = made if isinstance(made, types.FunctionType) else copy.deepcopy(made)
+        run = self.compile_graph(twin, **options) if options else twin
+        inputs, named, state = self.copied(args), self.copied(kwargs), random.getstate()
+        try:
+            with self.torch.random.fork_rng():
+                result = run(*inputs, **named)
+        finally:
+            random.setstate(state)
+        held = [] if twin is made else [*twin.parameters(), *twin.buffers()]
+        held += _parts([inputs, named], self.torch)
+        return [result, held, self._gradients(result, held)]
+
+    def _gradients(self, result: Any, held: list[Any]) -> list[Any]:
+        """Of a weighted sum of the results; of what gets none, zeros or an empty tensor."""
+        torch = self.torch
+        outs = [t for t in _tensors(result, torch) if t.requires_grad]
+        leaves = [t for t in _tensors(held, torch) if t.requires_grad and t.is_leaf]
+        if not outs or not leaves:
+            return []
+        sums = [(t * torch.linspace(0.5, 1, t.numel()).to(t).view(t.shape)).sum() for t in outs]
+        try:
+            found = torch.autograd.grad(sums, leaves, allow_unused=True)
+        except RuntimeError:  # written over, or of complex numbers
+            return []
+        none = torch.zeros_like if self.zeros else lambda leaf: torch.empty(0)
+        return [none(leaf) if g is None else g for leaf, g in zip(leaves, found, strict=True)]
+
+    def _breaks(self, made: Any, args: Any, kwargs: Any) -> int | None:
+        """What `breaks` notes of what is not one graph."""
+        torch, graphs = self.torch, []
+
+        def counted(graph: Any, inputs: Any) -> Any:
+            graphs.append(graph)
+            return graph.forward
+
+        torch._dynamo.reset()
+        reasons = torch._dynamo.utils.counters["graph_break"]
+        reasons.clear()
+        try:
+            self._outcome(made, args, kwargs, backend=counted)
+            return 1 + max(len(graphs) - 1, sum(reasons.values()))
+        except Exception:
+            if self.texts and not self._raises(made, args, kwargs):
+                self.wrong.append(_name_of(made))
+            return None
 
     def _raises(self, made: Any, args: Any, kwargs: Any) -> bool:
-        """Whether compiled code, which may break its graph, raises where eager does not."""
-        for compiled in (False, True):
-            try:
-                twin = made if isinstance(made, types.FunctionType) else copy.deepcopy(made)
-                run = self.compile_graph(twin, backend="eager") if compiled else twin
-                with self.torch.random.fork_rng(), _silence():
-                    run(*self.copied(args), **self.copied(kwargs))
-            except Exception:
-                return compiled
+        """Whether eager raises, too."""
+        try:
+            self._outcome(made, args, kwargs)
+        except Exception:
+            return True
         return False
 
-    def _close(self, compiled: Any, result: Any) -> bool:
-        """Whether the tensors of two results agree, but for rounding."""
-        pairs = list(_tensors(compiled, self.torch)), list(_tensors(result, self.torch))
+    def _close(self, compiled: Any, eager: Any) -> bool:
+        """Whether the tensors and numbers of two outcomes agree, but for rounding."""
+        pairs = list(_parts(compiled, self.torch)), list(_parts(eager, self.torch))
         try:
             self.torch.testing.assert_close(*pairs, equal_nan=True, rtol=1e-3, atol=1e-4)
         except AssertionError:
             return False
         return True
 
+    def costs(self) -> dict[str, tuple[float, int]]:
+        """Of each outermost module and function that was compiled, too: the milliseconds of a call
+        in eager, the first one left out, and its graph breaks."""
+        typical = {n: statistics.median(t[1:] or t) * 1000 for n, t in self.times.items()}
+        known = {n: number and max(1, number - 1) for n, number in self.breaks.items()}
+        return {n: (typical[n], 1 if k is None else k) for n, k in known.items() if n in typical}
+
     def left(self) -> list[Any]:
-        """What is left in the outermost modules: parameters, their gradients, buffers."""
+        """What is left in the outermost modules: parameters, their gradients, buffers, attributes
+        of their own."""
         held = [(file_of(m), t) for m in self.called for t in (*m.parameters(), *m.buffers())]
-        return [[file, self.digest([t, t.grad if t.is_leaf else None])] for file, t in held]
+        found = [[file, self.digest([t, t.grad if t.is_leaf else None])] for file, t in held]
+        own = ((m, {k: v for k, v in vars(m).items() if k[:1] != "_"}) for m in self.called)
+        return [*found, *([file_of(m), self.digest(values)] for m, values in own)]
 
     def copied(self, value: Any) -> Any:
         """The tensors of nested containers copied; `copy.deepcopy` refuses those with a history."""
@@ -182,6 +262,8 @@ class CheckedRun:
     def digest(self, value: Any) -> Any:
         """Equal for equal results: types, dtypes, shapes, bits."""
         if isinstance(value, self.torch.Tensor):
+            if self.rounded and value.is_floating_point() and not value.is_sparse:
+                return [layout(value, with_strides=False), *samples(value)]
             return _tensor_digest(value, self.torch)
         if isinstance(value, (list, tuple)):
             return [type(value).__name__, *map(self.digest, value)]
@@ -226,11 +308,16 @@ def _tensor_digest(value: Any, torch: Any) -> str:
 
 def _tensors(value: Any, torch: Any) -> Iterator[Any]:
     """The tensors of nested containers, in order."""
-    if isinstance(value, torch.Tensor):
+    return (p for p in _parts(value, torch) if isinstance(p, torch.Tensor))
+
+
+def _parts(value: Any, torch: Any) -> Iterator[Any]:
+    """The tensors and numbers of nested containers, in order."""
+    if isinstance(value, (torch.Tensor, int, float)):
         yield value
     elif isinstance(value, (list, tuple, dict)):
         for part in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(part, torch)
+            yield from _parts(part, torch)
 
 
 def file_of(made: Any) -> str:
@@ -258,8 +345,12 @@ def main(argv: list[str]) -> None:
     def write() -> None:
         with open(out, "w", encoding="utf-8") as stream:
             printed = {file: text.hexdigest() for file, text in run.printed.items()}
-            counted = {"values": [*run.values, *run.left()], "whole": run.whole, "wrong": run.wrong}
-            json.dump({**counted, "printed": printed}, stream)
+            counted = {
+                "values": [*run.values, *run.left()],
+                "breaks": run.breaks,
+                "wrong": run.wrong,
+            }
+            json.dump({**counted, "printed": printed, "costs": run.costs()}, stream)
 
     atexit.register(write)
     launch(words)

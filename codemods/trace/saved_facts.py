@@ -10,9 +10,10 @@ from typing import Any
 
 from ...rewriter.source.regular_files import read
 from . import cache_folder
-from .cache_folder import count, fits, optional, text, truth
+from .cache_folder import amount, count, fits, optional, text, truth
 
 _NAME = "traced.json"
+_LAST_RUN = "last_run.json"
 
 
 def stored(paths: list[str], root: str) -> tuple[dict[str, Any], str]:
@@ -46,6 +47,29 @@ def store(data: dict[str, Any], seen: dict[str, str], root: str) -> None:
         if entry["captured"]:
             known[path] = {"seen": seen[path], "made": _stamp(path), "data": entry}
     cache_folder.save(root, _NAME, known)
+
+
+def keep_costs(costs: dict[str, tuple[float, int]], root: str) -> None:
+    """Keep what a run took of files as they are now: {"path:qualified name": (milliseconds of a
+    call, graph breaks)}."""
+    known = cache_folder.load(root, _LAST_RUN)
+    files: dict[str, list[Any]] = {}
+    for name, (milliseconds, breaks) in costs.items():
+        path, _, qualified = name.rpartition(":")
+        files.setdefault(path, []).append([qualified, milliseconds, breaks])
+    for path, rows in files.items():
+        known[path] = {"seen": _stamp(path), "costs": rows}
+    if files:
+        cache_folder.save(root, _LAST_RUN, known)
+
+
+def costs(path: str, root: str) -> dict[str, tuple[float, int]]:
+    """{qualified name: (milliseconds of a call, graph breaks)} of the last run of a file that is
+    what it was."""
+    known = cache_folder.load(root, _LAST_RUN).get(os.path.realpath(path))
+    if known is None or not fits(known, _COSTS) or known["seen"] != _stamp(path):
+        return {}
+    return {name: (milliseconds, breaks) for name, milliseconds, breaks in known["costs"]}
 
 
 def joined(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -98,4 +122,5 @@ _DATA = {
     "reads": [(_way((text, text, _PLACE)), truth)],
     "roots": {str: [_way((text, text, text))]},
 }
+_COSTS = {"seen": text, "costs": [(text, amount, count)]}
 _KEPT = {"seen": text, "made": text, "data": _DATA}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,9 +77,9 @@ class Fact:
 
 
 class TraceFacts:
-    """The facts of one file: `of(function, node)`; `captured`: the functions that ran under a
-    module's call; `reads`: the host reads under modules of which this file begins the call:
-    (frames, whether of the inputs alone)."""
+    """The facts of one file: `of(function, node)`; `evaluated`: (function, text) of all that ran;
+    `captured`: the functions that ran under a module's call; `reads`: the host reads under modules
+    of which this file begins the call: (frames, whether of the inputs alone)."""
 
     def __init__(
         self,
@@ -86,8 +87,10 @@ class TraceFacts:
         captured: list[str],
         reads: list[tuple[list[list[Any]], bool]] | tuple[Any, ...] = (),
         roots: dict[str, list[list[list[Any]]]] | None = None,
+        evaluated: frozenset[tuple[str, str]] = frozenset(),
     ) -> None:
         self.table, self.captured, self.reads = table, frozenset(captured), reads
+        self.evaluated = evaluated
         self.roots, self.plan = roots or {}, None
 
     def of(self, function: str, node: ast.expr) -> Any:
@@ -95,6 +98,15 @@ class TraceFacts:
         if not isinstance(node, _KNOWN) or function not in self.captured:
             return None
         return self.table.get((function, ast.unparse(node)))
+
+    def ran(self, function: str, nodes: Iterable[ast.AST]) -> bool:
+        """Whether every expression in some nodes was evaluated."""
+        return all(
+            (function, ast.unparse(n)) in self.evaluated
+            for node in nodes
+            for n in ast.walk(node)
+            if isinstance(n, _KNOWN) and isinstance(getattr(n, "ctx", ast.Load()), ast.Load)
+        )
 
 
 def qualified(tree: ast.Module) -> Any:
@@ -124,12 +136,14 @@ def _file(entry: Any) -> Any:
         fact = None if told is None else Fact(*told)
         old = table.get((function, text), fact)
         table[function, text] = None if old is None or fact is None else old.join(fact)
+    evaluated = frozenset(table)
     table = {place: fact for place, fact in table.items() if fact is not None}
     return TraceFacts(
         table,
         entry["captured"],
         tuple((frames, clean) for frames, clean in entry.get("reads", ())),
         entry.get("roots"),
+        evaluated,
     )
 
 

@@ -5,6 +5,7 @@ import ast
 import enum
 
 from ...lowering.opinfo import having
+from .oracle import Oracle
 
 
 def _words(text: str) -> frozenset[str]:
@@ -96,7 +97,7 @@ def allows(policy: CallEffect, effects: CallEffect) -> bool:
     return not effects & ~policy
 
 
-def tensor_work(call: ast.Call, context, policy: CallEffect) -> bool:
+def tensor_work(call: ast.Call, context: Oracle, policy: CallEffect) -> bool:
     """Whether a call surely is one of a function of torch or of a tensor's method, and a policy
     allows it."""
     full = context.resolve(call.func) or ""

@@ -2,16 +2,17 @@
 imports."""
 
 import ast
+from collections.abc import Iterator
 
 from .name_scopes import module_bindings
-from .tree_walk import below
+from .tree_walk import NodeIndex, below
 
 _DEEPEST = 64  # names in a row; no module's are more, and each attribute of a chain asks
 
 
-def dotted(node):
+def dotted(node: ast.AST | None) -> list[str] | None:
     """The names of `a.b.c` as ["a", "b", "c"], or None where it is no chain of names."""
-    parts = []
+    parts: list[str] = []
     while isinstance(node, ast.Attribute) and len(parts) < _DEEPEST:
         parts.append(node.attr)
         node = node.value
@@ -20,10 +21,10 @@ def dotted(node):
     return None
 
 
-def by_type(tree):
+def by_type(tree: ast.AST) -> NodeIndex:
     """{type: nodes} of a whole tree, in the order of the text; contexts and operators are left
     out."""
-    found = {}
+    found: NodeIndex = {}
     for node in below(tree):
         found.setdefault(type(node), []).append(node)
     for nodes in found.values():
@@ -31,15 +32,16 @@ def by_type(tree):
     return found
 
 
-def _place(node):
+def _place(node: ast.AST) -> tuple[int, int]:
     return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
 
 
-def _stored(index):
+def _stored(index: NodeIndex) -> Iterator[list[str]]:
     """The chains of names that a file stores attributes under, by name as well."""
     for node in index.get(ast.Attribute, ()):
-        if not isinstance(node.ctx, ast.Load) and dotted(node):
-            yield dotted(node)
+        names = dotted(node)
+        if names and not isinstance(node.ctx, ast.Load):
+            yield names
     for node in index.get(ast.Call, ()):
         named = isinstance(node.func, ast.Name) and node.func.id == "setattr"
         if named and len(node.args) == 3 and isinstance(node.args[1], ast.Constant):
@@ -55,12 +57,13 @@ class ImportedNames:
     """The file's imports (at any depth, later ones last) and the names that it binds at module
     level by other means."""
 
-    def __init__(self, tree, index):
-        self.aliases = {}
-        self.bound = set()
+    def __init__(self, tree: ast.Module, index: NodeIndex) -> None:
+        self.aliases: dict[str, str] = {}
+        self.ambiguous: set[str] = set()  # imported as one thing here and as another there
+        self.bound: set[str] = set()
         # bound at several places; bound by the module otherwise than by an import
         self.rebound, self.shadowed = module_bindings(tree, index)
-        self.top = {}  # what the module's own body imports, whatever happens
+        self.top: dict[str, str] = {}  # what the module's own body imports, whatever happens
         for node in sorted(index.get(ast.Import, []) + index.get(ast.ImportFrom, []), key=_place):
             if isinstance(node, ast.Import):
                 self._import(node)
@@ -79,27 +82,29 @@ class ImportedNames:
                     if not node.level
                 )
 
-    def _import(self, node):
+    def _import(self, node: ast.Import) -> None:
         for alias in node.names:
-            if alias.asname:
-                self.aliases[alias.asname] = alias.name
-            else:
-                root = alias.name.split(".")[0]
-                self.aliases[root] = root
+            root = alias.name.split(".")[0]
+            self._alias(alias.asname or root, alias.name if alias.asname else root)
 
-    def _import_from(self, node):
+    def _import_from(self, node: ast.ImportFrom) -> None:
         base = "." * node.level + (node.module or "")
         for alias in node.names:
             name = f"{base}.{alias.name}" if base and not base.endswith(".") else base + alias.name
-            self.aliases[alias.asname or alias.name] = name
+            self._alias(alias.asname or alias.name, name)
 
-    def _bind(self, node):
+    def _alias(self, name: str, full: str) -> None:
+        if self.aliases.setdefault(name, full) != full:
+            self.ambiguous.add(name)
+        self.aliases[name] = full
+
+    def _bind(self, node: ast.AST) -> None:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             self.bound.add(node.name)
         elif isinstance(node, ast.Assign):
             self.bound.update(t.id for t in node.targets if isinstance(t, ast.Name))
 
-    def resolve(self, node):
+    def resolve(self, node: ast.AST | None) -> str | None:
         """The full dotted name, or None: `nn.Linear` -> "torch.nn.Linear". Builtins resolve to
         themselves."""
         parts = dotted(node)
@@ -109,15 +114,15 @@ class ImportedNames:
         full = ".".join([root, *parts[1:]])
         return None if self.patched and self._is_patched(full) else full
 
-    def _full(self, parts):
+    def _full(self, parts: list[str]) -> str | None:
         """The full dotted name of what is imported, else None."""
         root = self.aliases.get(parts[0])
         return ".".join([root, *parts[1:]]) if root else None
 
-    def _is_patched(self, full):
+    def _is_patched(self, full: str) -> bool:
         return any(full == p or full.startswith(f"{p}.") for p in self.patched)
 
-    def torch(self):
+    def torch(self) -> str | None:
         """The name under which the whole file knows torch, or None: not where only a function or a
         branch imports it."""
         names = [
@@ -129,7 +134,7 @@ class ImportedNames:
         names = [n for n in names if n not in hidden and self.aliases.get(n) == "torch"]
         return "torch" if "torch" in names else next(iter(names), None)
 
-    def torch_rebound(self, function):
+    def torch_rebound(self, function: ast.AST) -> str:
         """A name that stands for a part of torch and for something else as well, or ""; parts that
         give no tensors count where the function names them."""
         parts = {n: full for n, full in self.aliases.items() if full.split(".")[0] == "torch"}
@@ -140,11 +145,11 @@ class ImportedNames:
         return next(iter(found), "")
 
     @property
-    def patches_torch(self):
+    def patches_torch(self) -> bool:
         """Whether the file puts functions of its own in the place of torch's."""
         return any(p.startswith("torch.") and p.count(".") == 1 for p in self.patched)
 
     @property
-    def loads_torch(self):
+    def loads_torch(self) -> bool:
         """Whether importing the file surely imports torch."""
         return any(full.split(".")[0] == "torch" for full in self.top.values())

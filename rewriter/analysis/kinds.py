@@ -3,6 +3,7 @@ or device."""
 
 import ast
 from dataclasses import dataclass, replace
+from typing import Any
 
 TENSOR, TENSORS, MODULE, MODULES = "tensor", "tensors", "module", "modules"
 INT, FLOAT, BOOL, STR, NUMBER, SIZE, NONE = "int", "float", "bool", "str", "number", "size", "none"
@@ -20,7 +21,7 @@ PYTHON_NUMBERS = frozenset({INT, FLOAT, BOOL, NUMBER, SIZE})
 
 
 class _NoConst:
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "no constant"
 
 
@@ -54,38 +55,55 @@ class Kind:
     order: int | None = None
 
     @property
-    def is_tensor(self):
+    def is_tensor(self) -> bool:
         return self.what == TENSOR
 
     @property
-    def is_number(self):
+    def is_number(self) -> bool:
         return self.what in PYTHON_NUMBERS
 
     @property
-    def owner(self):
+    def owner(self) -> str | None:
         """The class of the file that it is the object of, as `self` is; None where it is none."""
-        if self.what == UNKNOWN and (self.cls or "").startswith(_OBJECT):
+        if self.what == UNKNOWN and self.cls is not None and self.cls.startswith(_OBJECT):
             return self.cls[len(_OBJECT) :]
         return self.cls if self.what == "self" else None
 
-    def least_rank(self):
+    def least_rank(self) -> int:
         return self.low if self.rank is None else self.rank
 
 
+@dataclass(frozen=True)
+class Side:
+    """One side: its kind, the tensors whose gradient it feeds, the non-plain calls in it (in order
+    of evaluation), and what keeps it from being plain apart from those. `bare`: it may be a tensor
+    that was there before, not a new one. `saved`: autograd keeps it for the backward.
+    `doubt`: what may raise, for numbers that are not known."""
+
+    kind: Kind
+    leaves: frozenset[object] = frozenset()
+    calls: tuple[ast.Call, ...] = ()
+    problem: str = ""
+    bare: bool = False
+    saved: bool = False
+    doubt: str = ""
+
+
+Sides = tuple[Side, Side]
 ANY = Kind(UNKNOWN)
-_STRENGTH = {"bool": 0, "int": 1, "number": 1, "float": 2, "inexact": 2}
+_STRENGTH: dict[str | None, int] = {"bool": 0, "int": 1, "number": 1, "float": 2, "inexact": 2}
 SIMPLE = {
     what: Kind(what)
     for what in (INT, FLOAT, BOOL, STR, NUMBER, SIZE, NONE, LOGGER, NDARRAY, LIST, DICT, FUNCTION)
 }
 
 
-def instance(cls):
+def instance(cls: str) -> Kind:
     """An object of a class of the file that is no module."""
     return Kind(UNKNOWN, cls=f"{_OBJECT}{cls}")
 
 
-def constant(value):
+def constant(value: object) -> Kind:
     """The kind of a literal."""
     names = {bool: BOOL, int: INT, float: FLOAT, str: STR, type(None): NONE}
     return Kind(names.get(type(value), UNKNOWN), const=value)
@@ -95,9 +113,10 @@ class Tokens:
     """Interned facts: one number for each distinct fact; `category` tells "bool", "int", "float",
     "inexact" (floating-point or complex) or "number" (all but bool) of a dtype token."""
 
-    def __init__(self):
-        self._numbers = {}
-        self._category, self._named = {}, set()
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[object, ...], int] = {}
+        self._category: dict[int | None, str | None] = {}
+        self._named: set[int] = set()
         self.bool = self.known("bool", "bool")
         self.mask = self.of("dtype", "mask")  # bool, unless an object compares in its own way
         self.uint8 = self.known("uint8", "int")
@@ -108,44 +127,44 @@ class Tokens:
         self.one_element = {self.scalar_shape, *(self.of("shape", (one,) * n) for n in range(1, 5))}
         self.default_device = self.of("device", "default")
 
-    def of(self, *key):
+    def of(self, *key: object) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
 
-    def fresh(self):
+    def fresh(self) -> int:
         return self.of("fresh", len(self._numbers))
 
-    def some(self, category):
+    def some(self, category: str | None) -> int:
         """A dtype of which only the category is known."""
         return self._remember(self.fresh(), category)
 
-    def of_category(self, token):
+    def of_category(self, token: int | None) -> int:
         """A dtype of which only the category of another is known."""
         category = self.category(token)
         return self.some(category) if category else self.fresh()
 
-    def known(self, name, category):
+    def known(self, name: str, category: str) -> int:
         token = self.of("dtype", name)
         self._category[token] = category
         self._named.add(token)
         return token
 
-    def of_name(self, name):
+    def of_name(self, name: str) -> int:
         return self.of("dtype", name)
 
-    def is_known(self, token):
+    def is_known(self, token: int | None) -> bool:
         """Whether a dtype has a name."""
         return token in self._named
 
-    def category(self, token):
+    def category(self, token: int | None) -> str | None:
         return self._category.get(token)
 
-    def tensor(self, **facts):
+    def tensor(self, **facts: Any) -> Kind:
         """A tensor about which nothing but `facts` is known."""
         order = self.fresh()
         kind = Kind(TENSOR, self.fresh(), self.fresh(), self.fresh(), order=order, **facts)
         return replace(kind, shape=self.scalar_shape) if kind.rank == 0 else kind
 
-    def promote(self, left, right, division=False):
+    def promote(self, left: Kind, right: Kind, division: bool = False) -> int | None:
         """The dtype token of `left op right`; either may be a Python number, and one is a
         tensor."""
         if division:
@@ -164,7 +183,7 @@ class Tokens:
             return self.float_of(tensor.dtype)
         return self.int64 if category == "bool" else self.of("promote", tensor.dtype, weak)
 
-    def _promote_tensors(self, left, right):
+    def _promote_tensors(self, left: Kind, right: Kind) -> int | None:
         if left.dtype == right.dtype:
             return left.dtype
         floating = self._one_float(left, right)
@@ -177,21 +196,21 @@ class Tokens:
         same = self.category(left.dtype), self.category(right.dtype)
         return self._remember(token, same[0]) if same[0] == same[1] and same[0] else token
 
-    def _one_float(self, left, right):
+    def _one_float(self, left: Kind, right: Kind) -> int | None:
         """The dtype of the one tensor of two that is floating-point, where the other surely holds
         integers or bools: whatever their ranks, the result has it."""
         kinds = {self.category(k.dtype): k for k in (left, right)}
         exact = kinds.keys() & {"int", "bool"}
         return kinds["float"].dtype if "float" in kinds and exact else None
 
-    def _weaker(self, one, other):
+    def _weaker(self, one: Kind, other: Kind) -> bool:
         """Whether a scalar tensor leaves the dtype of the other as it is."""
-        ranks = [_STRENGTH.get(self.category(k.dtype)) for k in (one, other)]
+        weak, strong = (_STRENGTH.get(self.category(k.dtype)) for k in (one, other))
         loose = self.category(one.dtype) in ("inexact", "number")
         exact = not loose or one.dtype == other.dtype
-        return None not in ranks and exact and ranks[0] <= ranks[1]
+        return weak is not None and strong is not None and exact and weak <= strong
 
-    def _divide(self, left, right):
+    def _divide(self, left: Kind, right: Kind) -> int | None:
         parts = [k for k in (left, right) if k.is_tensor]
         if all(self.category(k.dtype) in ("float", "inexact") for k in parts):
             return self.promote(left, right)
@@ -202,11 +221,11 @@ class Tokens:
         token = self.of("div", *(k.dtype for k in parts))
         return self._remember(token, "float" if certain else "inexact")
 
-    def _remember(self, token, category):
+    def _remember(self, token: int, category: str | None) -> int:
         self._category[token] = category
         return token
 
-    def float_of(self, token):
+    def float_of(self, token: int | None) -> int | None:
         """The dtype token of a function that makes floats of integers; what is complex stays so."""
         category = self.category(token)
         if category in ("float", "inexact"):
@@ -214,7 +233,7 @@ class Tokens:
         made = "float" if category in ("bool", "int") else "inexact"
         return self._remember(self.of("float of", token), made)
 
-    def broadcast(self, left, right):
+    def broadcast(self, left: Kind, right: Kind) -> tuple[int | None, int | None, int]:
         """(shape token, rank, least rank) of an elementwise operation of two tensors or a tensor
         and a number."""
         tensors = [k for k in (left, right) if k.is_tensor]
@@ -222,20 +241,20 @@ class Tokens:
             return tensors[0].shape, tensors[0].rank, tensors[0].low
         if tensors[0].rank == 0:
             return tensors[1].shape, tensors[1].rank, tensors[1].low
-        ranks = [k.rank for k in tensors]
-        rank = max(ranks) if None not in ranks else None
+        ranks = [k.rank for k in tensors if k.rank is not None]
+        rank = max(ranks) if len(ranks) == len(tensors) else None
         return (
             self.of("broadcast", left.shape, right.shape),
             rank,
             max(k.least_rank() for k in tensors),
         )
 
-    def order_of(self, left, right):
+    def order_of(self, left: Kind, right: Kind) -> int | None:
         """The order in memory of an elementwise result: that of operands which agree in it."""
         orders = {k.order for k in (left, right) if k.is_tensor and k.rank != 0}
         return self.fresh() if len(orders) > 1 or None in orders else next(iter(orders), None)
 
-    def device_of(self, left, right):
+    def device_of(self, left: Kind, right: Kind) -> int | None:
         tensors = [k for k in (left, right) if k.is_tensor]
         if len({k.device for k in tensors}) == 1:
             return tensors[0].device
@@ -243,10 +262,10 @@ class Tokens:
         return (
             full[0].device
             if len(full) == 1
-            else self.of("devices", *sorted(k.device for k in tensors))
+            else self.of("devices", *sorted(k.device for k in tensors if k.device is not None))
         )
 
-    def join(self, left, right):
+    def join(self, left: Kind, right: Kind) -> Kind:
         """What holds on both of two paths."""
         if left == right:
             return left
@@ -261,7 +280,7 @@ class Tokens:
             return Kind(NUMBER, host=left.host or right.host) if both <= PYTHON_NUMBERS else ANY
         return self._join_same(left, right)
 
-    def _join_same(self, left, right):
+    def _join_same(self, left: Kind, right: Kind) -> Kind:
         host = left.host or right.host
         if not left.is_tensor:
             item = left.item if left.item == right.item else None
@@ -283,10 +302,10 @@ class Tokens:
             order=left.order if left.order == right.order else self.fresh(),
         )
 
-    def at_head(self, joined, one, other, place):
+    def at_head(self, joined: Kind, one: Kind, other: Kind, place: tuple[object, ...]) -> Kind:
         """The join of two tensors at a loop's head, with tokens that are the same at every turn."""
         category = self.category(joined.dtype)
-        facts = {
+        facts: dict[str, Any] = {
             fact: self.of("head", *place, fact, category)
             for fact in ("dtype", "shape", "device", "order")
             if getattr(one, fact) != getattr(other, fact)
@@ -295,12 +314,12 @@ class Tokens:
             self._remember(facts["dtype"], category)
         return replace(joined, **facts)
 
-    def _join_dtype(self, left, right):
+    def _join_dtype(self, left: int | None, right: int | None) -> int:
         same = self.category(left) == self.category(right) and self.category(left)
         return self._remember(self.fresh(), same) if same else self.fresh()
 
 
-def literal(node):
+def literal(node: ast.AST) -> object:
     """The value of a literal, signs included; NO_CONST where it is none."""
     if isinstance(node, ast.Constant):
         return node.value
@@ -312,6 +331,7 @@ def literal(node):
     return NO_CONST
 
 
-def product_rank(left, right):
+def product_rank(left: Kind, right: Kind) -> int | None:
     """The rank of a matrix product; None where it is not known."""
-    return {(1, 1): 0, (1, 2): 1, (2, 1): 1, (2, 2): 2}.get((left.rank, right.rank))
+    known: dict[tuple[int | None, int | None], int] = {(1, 1): 0, (1, 2): 1, (2, 1): 1, (2, 2): 2}
+    return known.get((left.rank, right.rank))

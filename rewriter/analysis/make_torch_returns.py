@@ -4,7 +4,10 @@ dynfix.rewriter.analysis.make_torch_returns`."""
 import ast
 import importlib.util
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
+
+Found = dict[str, tuple[set[str], bool]]
 
 _FILE = Path(__file__).parents[2] / "lowering/opinfo/returns.txt"
 _STUBS = {
@@ -29,7 +32,7 @@ _HEADER = """\
 """  # noqa: E501
 
 
-def category(annotation):
+def category(annotation: ast.expr | None) -> str:
     """A letter for a return annotation: T tensor, U tensors, I int, F float, B bool, N number, S
     size, O other."""
     if annotation is None:
@@ -42,7 +45,7 @@ def category(annotation):
     return "T" if text in ("Self", "Tensor | None") else "O"
 
 
-def _defs(path, owner):
+def _defs(path: Path, owner: str | None) -> list[ast.FunctionDef]:
     tree = ast.parse(path.read_text())
     body = tree.body
     if owner is not None:
@@ -50,9 +53,9 @@ def _defs(path, owner):
     return [n for n in body if isinstance(n, ast.FunctionDef)]
 
 
-def table(path, owner):
+def table(path: Path, owner: str | None) -> Found:
     """{name: (categories of its overloads, whether every overload takes a tensor first)}."""
-    found = {}
+    found: Found = {}
     for node in _defs(path, owner):
         args = [*node.args.posonlyargs, *node.args.args][1 if owner else 0 :]
         first = (
@@ -65,10 +68,10 @@ def table(path, owner):
     return found
 
 
-def _function_layers(root):
+def _function_layers(root: Path) -> Found:
     """nn.functional functions whose stub says nothing: those that functional.py annotates
     itself."""
-    found = {}
+    found: Found = {}
     for node in _defs(root / "nn/functional.py", None):
         if not node.name.startswith("_") and node.args.args:
             first = node.args.args[0].annotation
@@ -79,15 +82,18 @@ def _function_layers(root):
     return found
 
 
-def _lines(name, words):
+def _lines(name: str, words: Iterable[str]) -> str:
     text = textwrap.fill(
         " ".join(sorted(words)), 116, break_long_words=False, break_on_hyphens=False
     )
     return f"\n@ {name}\n{text}\n"
 
 
-def main():
-    root = Path(importlib.util.find_spec("torch").origin).parent
+def main() -> None:
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise SystemExit("torch is not installed")
+    root = Path(spec.origin).parent
     parts = [_HEADER]
     for name, (stub, owner) in _STUBS.items():
         found = table(root / stub, owner)

@@ -2,10 +2,11 @@
 
 import ast
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .tree_walk import below, children
+from .tree_walk import FunctionNode, NodeIndex, below, children
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -19,16 +20,17 @@ class Rebindings:
     bind them at any time. `once`: bound at one place. `bound`: local names, parameters left out.
     `places`: how many bind each name that is not shared."""
 
-    shared: frozenset
-    once: frozenset
-    bound: frozenset
-    places: dict
+    shared: frozenset[str]
+    once: frozenset[str]
+    bound: frozenset[str]
+    places: dict[str, int]
 
 
 @lru_cache(maxsize=512)
-def rebindings(function):
+def rebindings(function: FunctionNode) -> Rebindings:
     """The Rebindings of a function's names."""
-    stores, shared = Counter(), set()
+    stores: Counter[str] = Counter()
+    shared: set[str] = set()
     for node in below(function):
         if isinstance(node, (ast.Global, ast.Nonlocal)):
             shared.update(node.names)
@@ -45,7 +47,7 @@ def rebindings(function):
     return Rebindings(frozenset(shared), once, local, places)
 
 
-def bound_by(node):
+def bound_by(node: ast.AST) -> list[str]:
     """The names that this node alone binds."""
     if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
         return [node.id]
@@ -56,11 +58,12 @@ def bound_by(node):
     return [node.rest] if isinstance(node, ast.MatchMapping) and node.rest else []
 
 
-def module_bindings(tree, index):
+def module_bindings(tree: ast.Module, index: NodeIndex) -> tuple[set[str], set[str]]:
     """(names of the module that are bound at more than one place, or by some function; those that
     are bound otherwise than by an import)."""
     declared = {name for node in index.get(ast.Global, ()) for name in node.names}
-    stores, others = Counter(), set(declared)
+    stores: Counter[str] = Counter()
+    others = set(declared)
     for node in _own(tree):
         names = bound_by(node)
         stores.update(names)
@@ -69,9 +72,9 @@ def module_bindings(tree, index):
     return declared | {name for name, count in stores.items() if count > 1}, others
 
 
-def _own(tree):
+def _own(tree: ast.Module) -> Iterator[ast.AST]:
     """The nodes of a module that stand in no function or class; those themselves included."""
-    todo = list(tree.body)
+    todo: list[ast.AST] = [*tree.body]
     while todo:
         node = todo.pop()
         yield node
@@ -79,14 +82,13 @@ def _own(tree):
             todo += children(node)
 
 
-def bound_in(node):
+def bound_in(node: ast.AST) -> set[str]:
     """The names that a statement binds."""
     return {
         n.id for n in ast.walk(node) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)
     } | {n.name for n in ast.walk(node) if isinstance(n, _NAMED)}
 
 
-def captured_names(pattern):
+def captured_names(pattern: ast.pattern) -> set[str]:
     """The names that a pattern of `match` binds."""
-    found = {getattr(n, "name", None) for n in ast.walk(pattern)}
-    return (found | {getattr(n, "rest", None) for n in ast.walk(pattern)}) - {None}
+    return {name for node in ast.walk(pattern) for name in bound_by(node)}

@@ -5,10 +5,13 @@ run saw, and the recording (`rewriter.capture.rewritings.recorded_oracle`), whic
 values at the place. A pattern knows none of them."""
 
 import ast
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from ..source.spans import Edit, Fix, Safety
-from .kinds import Kind, Tokens
+from ..source.source_file import SourceFile
+from ..source.spans import Edit, Fix, Refusal, Safety
+from .import_names import ImportedNames
+from .kinds import Kind, Sides, Tokens
 
 
 class Kinds(Protocol):
@@ -24,28 +27,14 @@ class Kinds(Protocol):
         ...
 
 
-class BoundNames(Protocol):
-    """`bound`: what the file itself binds at its top level."""
-
-    bound: Any
-
-
-class FunctionAround(Protocol):
-    """The function that an expression stands in."""
-
-    node: Any
-
-
 class Oracle(Protocol):
     """Answers about the nodes of one file's tree; `source` is its text (`edits.source_file`).
     `exact`: kinds are those of values seen, so that equal tokens mean equal facts and different
     ones different facts."""
 
     exact: bool
-    source: Any
-
-    @property
-    def names(self) -> BoundNames: ...
+    source: SourceFile
+    names: ImportedNames
 
     @property
     def inference(self) -> Kinds: ...
@@ -54,7 +43,7 @@ class Oracle(Protocol):
         """Tensor, number, module, …, with dtype, shape, device and rank as tokens."""
         ...
 
-    def proved(self, first: ast.expr, second: ast.expr) -> tuple[Any, Any] | None:
+    def proved(self, first: ast.expr, second: ast.expr) -> Sides | None:
         """Both sides of a choice as `where_safety.Side`s, where each may be computed without being
         asked for: it is total, writes and draws nothing, and feeds a zero gradient exactly where
         eager does. None: not known."""
@@ -62,13 +51,13 @@ class Oracle(Protocol):
 
     def sheltered(
         self, first: ast.expr, second: ast.expr
-    ) -> tuple[tuple[Any, Any], tuple[list[ast.expr], list[ast.expr]]] | None:
+    ) -> tuple[Sides, tuple[list[ast.expr], list[ast.expr]]] | None:
         """Both sides as for `proved`, but that the backward of one that is not taken may make NaN
         of zeros; and for each side the tensors in it which, where ones stand for them there, keep
         it from that. None: not known."""
         ...
 
-    def doubt(self, at: ast.AST, sides: tuple[Any, Any], nodes: Any, targets: set[str]) -> str:
+    def doubt(self, at: ast.AST, sides: Sides, nodes: Sequence[ast.expr], targets: set[str]) -> str:
         """Why a choice at `at` between two `where_safety.Side`s, of the expressions `nodes`, bound
         to the names `targets`, may be felt; "" where it is proved not to be."""
         ...
@@ -104,6 +93,10 @@ class Oracle(Protocol):
         condition."""
         ...
 
+    def ran(self, nodes: list[ast.AST]) -> bool:
+        """Whether a run evaluated every expression in some nodes of one function."""
+        ...
+
     def resolve(self, node: ast.AST) -> str | None:
         """The dotted name that a name or attribute stands for; None where a local name hides
         it."""
@@ -114,10 +107,10 @@ class Oracle(Protocol):
         ...
 
     def function(self, node: ast.AST) -> Any:
-        """The FunctionAround of a node."""
+        """The function that a node stands in, with its `node`; None outside of all."""
         ...
 
-    def parent(self, node: ast.AST) -> Any: ...
+    def parent(self, node: ast.AST) -> ast.AST | None: ...
 
     def statement(self, node: ast.AST) -> ast.stmt:
         """The statement that `node` stands in."""
@@ -139,22 +132,40 @@ class Oracle(Protocol):
         """The source of a node."""
         ...
 
-    def lost_comments(self, start: int, end: int, kept: Any = ()) -> list[str]:
+    def lost_comments(
+        self, start: int, end: int, kept: Sequence[tuple[int, int]] = ()
+    ) -> list[str]:
         """Comments of a span that stand outside the spans `kept`."""
         ...
 
-    def replacement(self, node: ast.AST, text: str) -> Edit:
-        """The edit that puts `text` in the place of a node."""
+    def replacement(self, node: ast.expr | ast.stmt, text: str) -> Edit | Refusal:
+        """The edit that puts `text` in the place of a node, or why there is none."""
         ...
 
     def fix(
         self,
         title: str,
-        *edits: Edit,
+        *edits: Edit | Refusal,
         safety: Safety = Safety.SAFE,
         why: str = "",
-        imports: Any = (),
+        imports: Iterable[str] = (),
         silent: int = 0,
-    ) -> Fix:
-        """A Fix made of edits."""
+    ) -> Fix | Refusal:
+        """A Fix made of edits, or the Refusal that one of them is."""
+        ...
+
+
+class TextOracle(Oracle, Protocol):
+    """What the text of a whole file answers beside that."""
+
+    def grad_mode(self, node: ast.AST) -> int | None:
+        """A number for the grad mode at a branch; None: several are possible."""
+        ...
+
+    def called(self, call: ast.Call) -> Any:
+        """The function of this file that a call surely runs, with its `node`; or None."""
+        ...
+
+    def callers(self, function: ast.AST) -> list[tuple[ast.AST, ast.Call]]:
+        """(function or module around it, call) of the calls of this file that may run it."""
         ...

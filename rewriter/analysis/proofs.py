@@ -19,8 +19,10 @@ What is not looked at: hooks and patches from outside, subclasses of Tensor (nes
 them), callers in other files that show or write into what is returned."""
 
 import ast
+from collections.abc import Sequence
 
-from .kinds import MODULE
+from .kinds import MODULE, Kind, Side, Sides
+from .oracle import Oracle, TextOracle
 from .value_uses import ESCAPE, LOOK, TEXT, UNKNOWN, WRITE, Event, ValueUses
 
 _DOUBTS = {
@@ -35,13 +37,13 @@ _SHOWN = "`{text}` shows a tensor, whose text would name another grad_fn"
 class Proofs:
     """The conditions at one place: `at` is the `if` or the conditional expression."""
 
-    def __init__(self, context, at):
+    def __init__(self, context: TextOracle, at: ast.stmt | ast.IfExp) -> None:
         self.context, self.at = context, at
         self.tokens = context.inference.tokens
         self.function = context.function(at).node
         self.uses = ValueUses(context, self.function)
 
-    def doubt(self, sides, nodes, targets):
+    def doubt(self, sides: Sides, nodes: Sequence[ast.expr], targets: set[str]) -> str:
         """Why a choice between two sides may be felt; "" where that is proved not to be so. `nodes`
         are their expressions, `targets` the names that the statement binds to it."""
         rebound = self.context.names.torch_rebound(self.function)
@@ -57,23 +59,23 @@ class Proofs:
         ]
         return "; ".join(dict.fromkeys(filter(None, found)))
 
-    def _exact(self, kind):
+    def _exact(self, kind: Kind) -> bool:
         return self.tokens.category(kind.dtype) in ("int", "bool")
 
-    def _dtypes(self, sides):
+    def _dtypes(self, sides: Sides) -> str:
         differ = sides[0].kind.dtype != sides[1].kind.dtype
         return "the branches may differ in dtype: the result has the wider one" if differ else ""
 
-    def _shapes(self, sides):
+    def _shapes(self, sides: Sides) -> str:
         differ = sides[0].kind.shape != sides[1].kind.shape
         return "the branches may differ in shape: the result has the larger one" if differ else ""
 
-    def _gradients(self, sides):
+    def _gradients(self, sides: Sides) -> str:
         if self._exact(sides[0].kind) or sides[0].leaves == sides[1].leaves:
             return ""
         return "a tensor of the branch not taken would get a zero gradient in place of None"
 
-    def _layout(self, sides, nodes):
+    def _layout(self, sides: Sides, nodes: Sequence[ast.expr]) -> str:
         for side, node in zip(sides, nodes, strict=True):
             if not side.kind.strided:
                 return f"`{self._text(node)}` may be sparse, which torch.where refuses"
@@ -81,7 +83,7 @@ class Proofs:
         same = _one_order(one, other)
         return "" if same else "the branches may differ in strides"
 
-    def _history(self, sides, nodes):
+    def _history(self, sides: Sides, nodes: Sequence[ast.expr]) -> str:
         """A tensor made before, here, under this very grad mode."""
         mode = self.context.grad_mode(self.at)
         for side, node in zip(sides, nodes, strict=True):
@@ -99,19 +101,19 @@ class Proofs:
 
     # Who could tell
 
-    def _observable_change(self, sides, nodes, targets):
+    def _observable_change(self, sides: Sides, nodes: Sequence[ast.expr], targets: set[str]) -> str:
         found, bare = self._uses(sides, nodes, targets), any(s.bare for s in sides)
         shown = "" if self._exact(sides[0].kind) else self._shows(found)
         if bare:
             return shown or self._identity(found) or self._outside(found, (WRITE, LOOK), sides)
         return shown or self._written(sides, found) or self._outside(found, (), sides)
 
-    def _written(self, sides, found):
+    def _written(self, sides: Sides, found: list[Event]) -> str:
         """A write into what autograd saved."""
         saved = any(s.saved for s in sides)
         return self._first([e for e in found if e.what == WRITE and saved and self._after(e)])
 
-    def _uses(self, sides, nodes, targets):
+    def _uses(self, sides: Sides, nodes: Sequence[ast.expr], targets: set[str]) -> list[Event]:
         bare = {n.id for s, n in zip(sides, nodes, strict=True) if s.bare for n in _names(n)}
         names = self.uses.together(bare | set(targets))
         own = isinstance(self.at, ast.IfExp)  # what its sides give is its own value
@@ -123,7 +125,9 @@ class Proofs:
 
     # Where compiled code alone makes the choice, and eager stays as it is
 
-    def why_compiled_differs(self, sides, nodes, targets):
+    def why_compiled_differs(
+        self, sides: Sides, nodes: Sequence[ast.expr], targets: set[str]
+    ) -> str:
         """Why the values or gradients of compiled code may be others: something writes into the
         tensor that eager keeps, or looks at its memory. (What a print shows is eager's.)"""
         found = self._uses(sides, nodes, targets)
@@ -135,18 +139,19 @@ class Proofs:
         why = self._first(looks) or self._first(later) or self._spoilt(found, self._given(targets))
         return why or self._outside(found, (WRITE, LOOK), ())
 
-    def _ordered(self, sides, targets):
+    def _ordered(self, sides: Sides, targets: set[str]) -> str:
         """Something asks in which order the axes lie, which is another one on each side."""
         if all(_one_order(sides[0].kind, s.kind) for s in sides[1:]):
             return ""
         names = self.uses.together(targets)
         for node in self.uses.inside:
-            asks = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-            if asks and node.func.attr in _ORDERED and self.uses.carried(node.func.value) & names:
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            if node.func.attr in _ORDERED and self.uses.carried(node.func.value) & names:
                 return f"`{self._text(node)}` needs the order in memory, which differs by side"
         return ""
 
-    def _given(self, targets):
+    def _given(self, targets: set[str]) -> list[Event]:
         """What a function that is not known gave, as Events: it may have kept that."""
         calls = [
             (n, n.value)
@@ -161,7 +166,7 @@ class Proofs:
             and self.context.kind(call.func).what == MODULE
         ]
 
-    def loses_history(self, side, node):
+    def loses_history(self, side: Side, node: ast.expr) -> bool:
         """Whether a tensor from before may require a gradient where a copy of it would not."""
         if not side.bare or self._exact(side.kind):
             return False
@@ -172,30 +177,30 @@ class Proofs:
         kept = any(e.what in (ESCAPE, UNKNOWN) for e in self.uses.events(names))
         return mode is None or kept or not isinstance(self.at, ast.If)
 
-    def _within(self, event):
+    def _within(self, event: Event) -> bool:
         """An event inside the choice itself: its parts are looked at as sides."""
         return any(event.node is n for n in ast.walk(self.at))
 
-    def _after(self, event):
+    def _after(self, event: Event) -> bool:
         return event.node is self.at or self.uses.after(event, self.at)
 
-    def _shows(self, events):
+    def _shows(self, events: list[Event]) -> str:
         shown = [e for e in events if e.what == TEXT and self._after(e)]
         return _SHOWN.format(text=self._text(shown[0].node)) if shown else ""
 
-    def _first(self, events):
+    def _first(self, events: list[Event]) -> str:
         for event in events:
             return _DOUBTS[event.what].format(name=event.name, text=self._text(event.node))
         return ""
 
-    def _identity(self, events):
+    def _identity(self, events: list[Event]) -> str:
         leaf = [e for e in events if e.what == LOOK]
         later = [e for e in events if e.what in (WRITE, UNKNOWN) and self._after(e)]
         return (
             self._first(leaf) or self._first(later) or self._shared(events) or self._spoilt(events)
         )
 
-    def _spoilt(self, events, elsewhere=()):
+    def _spoilt(self, events: list[Event], elsewhere: Sequence[Event] = ()) -> str:
         """Something may write into what was kept before; `elsewhere`: what others may have kept."""
         kept = [e for e in events if e.what in (ESCAPE, UNKNOWN) and not self._after(e)]
         if not kept and not elsewhere:
@@ -205,7 +210,7 @@ class Proofs:
         name = (kept or elsewhere)[0].name
         return _DOUBTS[WRITE].format(name=name) if node is not None else ""
 
-    def _shared(self, events):
+    def _shared(self, events: list[Event]) -> str:
         """Two holders could tell whether they hold one tensor."""
         kept = [e for e in events if e.what in (ESCAPE, UNKNOWN)]
         before = [e for e in kept if not self._after(e)]
@@ -217,7 +222,9 @@ class Proofs:
             return f"`{name}` is kept elsewhere as well, and would be another tensor there"
         return ""
 
-    def _outside(self, events, forbidden, sides):
+    def _outside(
+        self, events: list[Event], forbidden: tuple[str, ...], sides: Sides | tuple[()]
+    ) -> str:
         """What callers in the same file do with what the function gives back."""
         if not self._given_back(events):
             return ""
@@ -232,7 +239,7 @@ class Proofs:
                 return f"a caller {reason} what the function gives back: `{self._text(event.node)}`"
         return ""
 
-    def _given_back(self, events):
+    def _given_back(self, events: list[Event]) -> bool:
         own = isinstance(self.at, ast.If) and any(
             isinstance(n, ast.Return) for n in ast.walk(self.at)
         )
@@ -240,21 +247,21 @@ class Proofs:
             isinstance(e.node, (ast.Return, ast.Yield, ast.YieldFrom)) for e in events
         )
 
-    def _text(self, node):
+    def _text(self, node: ast.AST) -> str:
         return " ".join(self.context.segment(node).split())
 
 
-def _one_order(one, other):
+def _one_order(one: Kind, other: Kind) -> bool:
     """Whether the axes of two tensors lie in one order in memory."""
     lines = any(k.rank is not None and k.rank < 2 for k in (one, other))
     return lines or one.order == other.order
 
 
-def _names(node):
+def _names(node: ast.AST) -> list[ast.Name]:
     return [n for n in ast.walk(node) if isinstance(n, ast.Name)]
 
 
-def _bound_to(call, uses):
+def _bound_to(call: ast.Call, uses: ValueUses) -> set[str]:
     """The names that stand for what a call gives."""
     parent = uses.parents.get(call)
     if isinstance(parent, ast.Assign):
@@ -263,7 +270,7 @@ def _bound_to(call, uses):
     return set()
 
 
-def write_doubt(into, at, context):
+def write_doubt(into: ast.expr, at: ast.stmt | ast.IfExp, context: TextOracle) -> str:
     """Why writing all elements of the tensor that `into` names, by a statement `at`, may be felt
     where eager writes some of them."""
     if context.kind(into).made is None:
@@ -273,7 +280,7 @@ def write_doubt(into, at, context):
     return proofs._shows(proofs.uses.events(names))
 
 
-def moves(statement, target, context):
+def moves(statement: ast.Assign, target: str, context: Oracle) -> str:
     """Whether a statement that binds a number may run where it did not: nobody else sees the name,
     and it cannot raise. A string tells why not."""
     function = context.function(statement).node
@@ -291,18 +298,18 @@ _FRAMES = frozenset("f_locals _getframe currentframe".split())
 _LOOKS = _FRAMES | frozenset("locals vars dir eval exec".split())
 
 
-def sees_names(function):
+def sees_names(function: ast.AST) -> str:
     """By what a function looks at its own names, or ""."""
     for node in ast.walk(function):
         if isinstance(node, ast.Attribute) and node.attr in _FRAMES:
             return node.attr
-        looks = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        if looks and node.func.id in _LOOKS:
-            return node.func.id
+        called = node.func if isinstance(node, ast.Call) else None
+        if isinstance(called, ast.Name) and called.id in _LOOKS:
+            return called.id
     return ""
 
 
-def _total_number(node, context):
+def _total_number(node: ast.expr, context: Oracle) -> bool:
     """Whether a number's expression surely gives one: constants, and what is known to be a number,
     joined by `+`, `-` and `*`."""
     if isinstance(node, ast.BinOp):
@@ -325,20 +332,22 @@ _DEEPEST = 3
 class LaterWrites:
     """`uses`: of the function that chooses, at the statement `at`."""
 
-    def __init__(self, context, uses, at):
+    def __init__(self, context: TextOracle, uses: ValueUses, at: ast.stmt | ast.IfExp) -> None:
         self.context, self.uses, self.at = context, uses, at
 
-    def first(self, kept):
+    def first(self, kept: list[Event] | None) -> ast.AST | None:
         """The first write that may reach what the events `kept` gave away (None: to anything);
         None: there is none."""
         attributes = None if kept is None else _stored_in(kept)
         for node in self.uses.inside:
-            later = self.uses.after(Event("", node, ""), self.at) if _has_place(node) else False
+            if not isinstance(node, (ast.expr, ast.stmt)):
+                continue
+            later = self.uses.after(Event("", node, ""), self.at)
             if later and self._may_write(node, attributes, 0):
                 return node
         return None
 
-    def _may_write(self, node, attributes, depth):
+    def _may_write(self, node: ast.AST, attributes: set[str] | None, depth: int) -> bool:
         written = self._written(node)
         if written is not None:
             return self._reaches(written, attributes)
@@ -348,12 +357,12 @@ class LaterWrites:
             return any(self._may_write(n, attributes, depth + 1) for n in inside)
         return False
 
-    def _written(self, node):
+    def _written(self, node: ast.AST) -> ast.expr | None:
         """The expression into which a statement or call writes; None for others."""
         if isinstance(node, ast.AugAssign):
             return node.target
         if isinstance(node, ast.Assign):
-            return next((t.value for t in node.targets if _stores_inside(t)), None)
+            return next(filter(None, map(_stored_inside, node.targets)), None)
         if not isinstance(node, ast.Call):
             return None
         out = [k.value for k in node.keywords if k.arg == "out"]
@@ -362,27 +371,25 @@ class LaterWrites:
         if out or not (inplace or (name.endswith("_") and not name.endswith("__"))):
             return out[0] if out else None
         full = self.context.resolve(node.func) or ""
-        method = isinstance(node.func, ast.Attribute) and not full.startswith("torch.")
-        return node.func.value if method and not inplace else next(iter(node.args), node)
+        if isinstance(node.func, ast.Attribute) and not full.startswith("torch.") and not inplace:
+            return node.func.value
+        return next(iter(node.args), node)
 
-    def _reaches(self, node, attributes):
+    def _reaches(self, node: ast.expr, attributes: set[str] | None) -> bool:
         """Whether what is written may be what was given away."""
         kind = self.context.kind(node)
         if kind.is_number or kind.what in ("list", "dict", "str") or kind.fresh:
             return False
-        root = node
+        root: ast.expr = node
         while isinstance(root, (ast.Subscript, ast.Call)):
             root = root.func if isinstance(root, ast.Call) else root.value
             root = root.value if isinstance(root, ast.Attribute) and root is not node else root
-        own = isinstance(root, ast.Attribute) and self.context.kind(root.value).what == "self"
-        return not own or attributes is None or root.attr in attributes
+        if not isinstance(root, ast.Attribute) or attributes is None:
+            return True
+        return self.context.kind(root.value).what != "self" or root.attr in attributes
 
 
-def _has_place(node):
-    return isinstance(node, (ast.expr, ast.stmt))
-
-
-def _stored_in(events):
+def _stored_in(events: list[Event]) -> set[str] | None:
     """The attributes to which alone the tensor went; None: it may be anywhere."""
     found = set()
     for event in events:
@@ -393,7 +400,8 @@ def _stored_in(events):
     return found
 
 
-def _stores_inside(target):
-    """`t[i] = …`, `t.data = …`."""
-    data = isinstance(target, ast.Attribute) and target.attr == "data"
-    return data or isinstance(target, ast.Subscript)
+def _stored_inside(target: ast.expr) -> ast.expr | None:
+    """`t` of `t[i] = …` and `t.data = …`."""
+    inside = isinstance(target, ast.Subscript)
+    inside |= isinstance(target, ast.Attribute) and target.attr == "data"
+    return getattr(target, "value", None) if inside else None

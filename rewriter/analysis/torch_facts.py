@@ -4,7 +4,7 @@ is not loaded."""
 from ...lowering.opinfo import having, returns
 
 
-def _words(text):
+def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
@@ -179,7 +179,7 @@ NEW_LAYERS = FLOAT_LAYERS | _REFUSING_LAYERS | _words("ReLU Sigmoid Tanh LeakyRe
 FLOATING_LAYERS = FLOAT_LAYERS | _REFUSING_LAYERS | _words("Hardswish Hardsigmoid")
 
 
-def layer(name):
+def layer(name: str) -> tuple[str, int] | None:
     """("tensor" | "tuple" | "container", least rank of the output) of the class `torch.nn.<name>`,
     or None."""
     if name in _LAYERS:

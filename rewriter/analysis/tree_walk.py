@@ -4,6 +4,11 @@ import ast
 from functools import lru_cache
 from typing import Any
 
+# of whole trees: each type's nodes
+NodeIndex = dict[type[ast.AST], list[Any]]
+# what has a place in the text
+Located = ast.expr | ast.stmt | ast.arg | ast.keyword | ast.alias | ast.excepthandler | ast.pattern
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _MARKS = (ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop)
 # what fields hold beside nodes, and the marks, of which one object may stand in many places
@@ -11,6 +16,12 @@ _LEAVES = frozenset(
     [type(None), type(...), str, bytes, int, float, complex, bool]
     + [mark for kind in _MARKS for mark in kind.__subclasses__()]
 )
+
+
+def span(node: Located) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(line, offset in bytes) where a node of parsed text begins and ends."""
+    assert node.end_lineno is not None and node.end_col_offset is not None
+    return (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
 
 
 def below(node: ast.AST) -> tuple[ast.AST, ...]:

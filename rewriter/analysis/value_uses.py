@@ -5,13 +5,17 @@ Names that may stand for one tensor, a view of it or a container with it are tak
 regard to order; what happens to them is an Event, at its place in the text."""
 
 import ast
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ...lowering.opinfo import having
 from . import torch_facts as tables
 from .call_effects import LOGGERS
-from .kinds import DICT, LIST, LOGGER, MODULE, NONE, PYTHON_NUMBERS, STR, TENSORS, TUPLE
-from .tree_walk import below
+from .kinds import DICT, LIST, LOGGER, MODULE, NONE, PYTHON_NUMBERS, STR, TENSORS, TUPLE, Kind
+from .name_scopes import captured_names
+from .oracle import TextOracle
+from .tree_walk import Located, below, span
 
 WRITE, TEXT, LOOK, ESCAPE, UNKNOWN = "write", "text", "look", "escape", "unknown"
 _DEEPEST = 3
@@ -34,28 +38,32 @@ _NUMBERLIKE = frozenset("sum max min abs round divmod pow all any".split())
 _KEEPERS = frozenset("append extend insert add update setdefault appendleft".split())
 
 
+Uses = list[tuple[str, Located]]
+
+
 @dataclass(frozen=True)
 class Event:
     what: str
-    node: ast.AST
+    node: Located
     name: str
 
 
 class ValueUses:
     """The uses in one function; `tree` is the whole file's."""
 
-    def __init__(self, context, function, depth=0):
+    def __init__(self, context: TextOracle, function: ast.AST, depth: int = 0) -> None:
         self.context, self.function, self.depth = context, function, depth
         self.parents = context.whole_parents()
         self.inside = below(function)
-        self.scopes = {}
+        self.scopes: dict[ast.AST, ast.AST | None] = {}
 
     # Which names stand for one tensor
 
-    def together(self, seeds):
+    def together(self, seeds: Iterable[str]) -> set[str]:
         """All names that may stand for, or hold, what one of `seeds` stands for."""
         links = list(self._links())
-        found, before = set(seeds), set()
+        found: set[str] = set(seeds)
+        before: set[str] = set()
         while found != before:
             before = set(found)
             for names in links:
@@ -63,7 +71,7 @@ class ValueUses:
                     found |= names
         return found
 
-    def _links(self):
+    def _links(self) -> Iterator[set[str]]:
         for node in self.inside:
             for targets, value in _bindings(node):
                 names = {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
@@ -76,22 +84,22 @@ class ValueUses:
                     yield kept | held
             if isinstance(node, ast.Call) and _method(node) in _KEEPERS:
                 held = set().union(*(self.carried(a) for a in node.args), set())
-                owner = node.func.value
+                owner = getattr(node.func, "value", None)
                 if held and isinstance(owner, ast.Name) and self._local(owner.id):
                     yield {owner.id} | held
 
-    def _container(self, target):
+    def _container(self, target: ast.expr) -> set[str]:
         """The local name of a container into which `target` stores."""
         if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
             tensor = self.context.kind(target.value).is_tensor
             return {target.value.id} if not tensor and self._local(target.value.id) else set()
         return set()
 
-    def _local(self, name):
+    def _local(self, name: str) -> bool:
         stores = (n for n in self.inside if isinstance(n, ast.Name) and n.id == name)
         return any(isinstance(n.ctx, ast.Store) for n in stores)
 
-    def carried(self, node):
+    def carried(self, node: ast.AST) -> set[str]:
         """Names whose tensor the value of an expression may be, share memory with, or hold."""
         kind = self.context.kind(node)
         if kind.what in PYTHON_NUMBERS or kind.what in (STR, NONE) or self.new(node):
@@ -110,7 +118,7 @@ class ValueUses:
             return set().union(*map(self.carried, parts), set())
         return set().union(*(self.carried(c) for c in _expressions(node)), set())
 
-    def new(self, node):
+    def new(self, node: ast.AST) -> bool:
         """Whether an expression surely gives a tensor that nothing else holds."""
         made = self.context.kind(node).made is not None
         if isinstance(node, ast.Call):
@@ -120,7 +128,7 @@ class ValueUses:
 
     # What happens to them
 
-    def events(self, names, but=()):
+    def events(self, names: set[str], but: Container[ast.AST] = ()) -> list[Event]:
         """The Events of all that stands for, or holds, what `names` stand for; the nodes `but` are
         left out."""
         found = []
@@ -133,11 +141,11 @@ class ValueUses:
                 found.append(Event(UNKNOWN, node, node.names[0]))
         return found
 
-    def flow(self, node, name=""):
+    def flow(self, node: Located, name: str = "") -> list[Event]:
         """The Events of an expression's own value."""
         return [Event(what, at, name) for what, at in self._climb(node)]
 
-    def _of(self, name):
+    def _of(self, name: ast.Name) -> Uses:
         if self._scope(name) is not self.function:
             return [(UNKNOWN, name)] if not self._comprehended(name) else self._climb(name)
         if isinstance(name.ctx, ast.Load):
@@ -148,7 +156,7 @@ class ValueUses:
             return [] if number else [(WRITE, name)]
         return []
 
-    def _scope(self, node):
+    def _scope(self, node: ast.AST | None) -> ast.AST | None:
         """The function or class around a node; each node on the way is asked once, for a sum of
         many terms is as deep as it is long."""
         way, known = [], self.scopes
@@ -157,16 +165,17 @@ class ValueUses:
             node = self.parents.get(node)
             if isinstance(node, (*_SCOPES, ast.ClassDef)):
                 break
-        known.update(dict.fromkeys(way, known.get(node, node)))
-        return known.get(node, node)
+        found = None if node is None else known.get(node, node)
+        known.update(dict.fromkeys(way, found))
+        return found
 
-    def _comprehended(self, node):
+    def _comprehended(self, node: ast.AST) -> bool:
         return self._scope(node) is self.function
 
-    def _climb(self, node):
+    def _climb(self, node: Located) -> Uses:
         """What becomes of a value, from the expression that has it to where it goes."""
         parent = self.parents.get(node)
-        handler = getattr(self, f"_in_{type(parent).__name__}", None)
+        handler: Callable[..., Uses] | None = getattr(self, f"_in_{type(parent).__name__}", None)
         if handler is not None:
             return handler(parent, node)
         if isinstance(parent, (*_HOLDERS, *_COMPREHENSIONS)):
@@ -177,7 +186,7 @@ class ValueUses:
             return []
         return [(UNKNOWN, node)]
 
-    def _in_Attribute(self, parent, node):
+    def _in_Attribute(self, parent: ast.Attribute, node: ast.AST) -> Uses:
         call = self.parents.get(parent)
         if isinstance(call, ast.Call) and call.func is parent:
             return self._received(call, parent.attr, node)
@@ -190,7 +199,7 @@ class ValueUses:
             return self._climb(parent)
         return [(LOOK, parent)]
 
-    def _received(self, call, name, receiver):
+    def _received(self, call: ast.Call, name: str, receiver: ast.AST) -> Uses:
         """A method of the value is called."""
         kind = self.context.kind(receiver)
         if name in _LOOKS:
@@ -208,7 +217,7 @@ class ValueUses:
             return [] if plain else self._climb(call)
         return [(UNKNOWN, call)]
 
-    def _in_Subscript(self, parent, node):
+    def _in_Subscript(self, parent: ast.Subscript, node: ast.AST) -> Uses:
         if parent.slice is node:
             return []
         if isinstance(parent.ctx, ast.Load):
@@ -217,33 +226,33 @@ class ValueUses:
         grows = isinstance(self.parents.get(parent), ast.AugAssign)
         return [] if container and not grows else [(WRITE, parent)]
 
-    def _in_AugAssign(self, parent, node):
+    def _in_AugAssign(self, parent: ast.AugAssign, node: ast.AST) -> Uses:
         return [(WRITE, parent)] if parent.target is node else []
 
-    def _in_Assign(self, parent, node):
+    def _in_Assign(self, parent: ast.Assign, node: ast.AST) -> Uses:
         stored = [t for t in parent.targets if not isinstance(t, (ast.Name, ast.Tuple, ast.List))]
         escapes = [t for t in stored if not self._container(t) and not self._copied(t)]
         return [(ESCAPE, parent)] if escapes else []
 
-    def _copied(self, target):
+    def _copied(self, target: ast.expr) -> bool:
         """`t[i] = value` of a tensor copies the value."""
         return isinstance(target, ast.Subscript) and self.context.kind(target.value).is_tensor
 
-    def _in_AnnAssign(self, parent, node):
+    def _in_AnnAssign(self, parent: ast.AnnAssign, node: ast.AST) -> Uses:
         return [] if isinstance(parent.target, ast.Name) else [(ESCAPE, parent)]
 
-    def _in_Return(self, parent, node):
+    def _in_Return(self, parent: ast.Return, node: ast.AST) -> Uses:
         return [(ESCAPE, parent)]
 
     _in_Yield = _in_YieldFrom = _in_Return
 
-    def _in_Compare(self, parent, node):
+    def _in_Compare(self, parent: ast.Compare, node: ast.AST) -> Uses:
         parts = [parent.left, *parent.comparators]
         other = all(isinstance(p, ast.Constant) for p in parts if p is not node)
         same = any(isinstance(o, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for o in parent.ops)
         return [(LOOK, parent)] if same and not other else []
 
-    def _in_BinOp(self, parent, node):
+    def _in_BinOp(self, parent: ast.BinOp, node: ast.AST) -> Uses:
         left = self.context.kind(parent.left)
         if isinstance(parent.op, ast.Mod) and (
             left.what == STR or isinstance(parent.left, (ast.Constant, ast.JoinedStr))
@@ -251,39 +260,39 @@ class ValueUses:
             return [(TEXT, parent)]
         return [] if self.context.kind(parent).is_tensor else self._climb(parent)
 
-    def _in_BoolOp(self, parent, node):
+    def _in_BoolOp(self, parent: ast.BoolOp, node: ast.AST) -> Uses:
         return self._climb(parent)
 
-    def _in_UnaryOp(self, parent, node):
+    def _in_UnaryOp(self, parent: ast.UnaryOp, node: ast.AST) -> Uses:
         return self._climb(parent) if isinstance(parent.op, ast.UAdd) else []
 
-    def _in_IfExp(self, parent, node):
+    def _in_IfExp(self, parent: ast.IfExp, node: ast.AST) -> Uses:
         return [] if parent.test is node else self._climb(parent)
 
-    def _in_FormattedValue(self, parent, node):
+    def _in_FormattedValue(self, parent: ast.FormattedValue, node: ast.AST) -> Uses:
         number = self.context.kind(node).rank == 0 and parent.conversion == -1
         return [] if number else [(TEXT, parent)]
 
-    def _in_Assert(self, parent, node):
+    def _in_Assert(self, parent: ast.Assert, node: ast.AST) -> Uses:
         return [] if parent.test is node else [(TEXT, parent)]
 
-    def _in_Set(self, parent, node):
+    def _in_Set(self, parent: ast.Set, node: ast.AST) -> Uses:
         return [(LOOK, parent)]
 
-    def _in_Dict(self, parent, node):
+    def _in_Dict(self, parent: ast.Dict, node: ast.AST) -> Uses:
         return [(LOOK, parent)] if node in parent.keys else self._climb(parent)
 
-    def _in_DictComp(self, parent, node):
+    def _in_DictComp(self, parent: ast.DictComp, node: ast.AST) -> Uses:
         return [(LOOK, parent)] if node is parent.key else self._climb(parent)
 
-    def _in_keyword(self, parent, node):
+    def _in_keyword(self, parent: ast.keyword, node: ast.AST) -> Uses:
         if parent.arg == "out":
             return [(WRITE, parent), *self._climb(parent)]
         return self._climb(parent)
 
     # Calls
 
-    def _in_Call(self, call, node):
+    def _in_Call(self, call: ast.Call, node: ast.AST) -> Uses:
         name = _method(call) or getattr(call.func, "id", "")
         if _in_place(call, name):
             return [(WRITE, call), *self._climb(call)]
@@ -294,13 +303,13 @@ class ValueUses:
             return self._builtin(call, node, name)
         return self._other_call(call, node, name, full)
 
-    def _torch(self, call, full, name):
+    def _torch(self, call: ast.Call, full: str, name: str) -> Uses:
         if self.context.kind(call).is_number or self.new(call):
             return []
         known = name in tables.FUNCTION or name in tables.FUNCTIONAL_
         return self._climb(call) if known and "autograd" not in full else [(UNKNOWN, call)]
 
-    def _builtin(self, call, node, name):
+    def _builtin(self, call: ast.Call, node: ast.AST, name: str) -> Uses:
         if name in _READS:
             return []
         if name in _TEXTS:
@@ -310,7 +319,7 @@ class ValueUses:
             return [(LOOK, call)]
         return self._climb(call) if name in _HANDS_ON | _NUMBERLIKE else [(UNKNOWN, call)]
 
-    def _other_call(self, call, node, name, full):
+    def _other_call(self, call: ast.Call, node: ast.AST, name: str, full: str) -> Uses:
         owner = getattr(call.func, "value", None)
         if owner is not None and self.context.kind(owner).is_tensor and name in tables.METHOD:
             return [(UNKNOWN, call)] if name in tables.SCRAMBLES else self._given(call)
@@ -326,10 +335,10 @@ class ValueUses:
             return self._layer(call, module)
         return self._followed(call, node)
 
-    def _given(self, call):
+    def _given(self, call: ast.Call) -> Uses:
         return [] if self.new(call) else self._climb(call)
 
-    def _layer(self, call, module):
+    def _layer(self, call: ast.Call, module: Kind) -> Uses:
         last = (module.cls or "").rpartition(".")[2]
         known = (module.cls or "").startswith("torch.nn.") and tables.layer(last)
         if not known or known[0] == "container" or last == "Sequential":
@@ -338,7 +347,7 @@ class ValueUses:
             return [(WRITE, call), *self._climb(call)]
         return self._given(call)
 
-    def _followed(self, call, node):
+    def _followed(self, call: ast.Call, node: ast.AST) -> Uses:
         """A function of the same file: what it does with its parameter."""
         found = self.context.called(call)
         name = found and _parameter(found, call, node)
@@ -352,32 +361,27 @@ class ValueUses:
 
     # When
 
-    def loops(self, node):
+    def loops(self, node: ast.AST) -> set[ast.AST]:
         """The loops around `node` within the function."""
-        found = set()
-        while node is not None and node is not self.function:
-            node = self.parents.get(node)
-            if isinstance(node, _LOOPS):
-                found.add(node)
+        found: set[ast.AST] = set()
+        around: ast.AST | None = node
+        while around is not None and around is not self.function:
+            around = self.parents.get(around)
+            if isinstance(around, _LOOPS):
+                found.add(around)
         return found
 
-    def after(self, event, branch):
+    def after(self, event: Event, branch: Located) -> bool:
         """Whether an event may come after a branch: what stands in a function within this one may
         at any time."""
         if self._scope(event.node) is not self.function:
             return True
-        place = (event.node.lineno, event.node.col_offset)
-        end = (event.node.end_lineno, event.node.end_col_offset)
-        start, last = _span(branch)
+        (place, end), (start, last) = span(event.node), span(branch)
         later = place >= last or (place <= start and end >= last)  # it holds the branch
         return later or bool(self.loops(branch) & self.loops(event.node))
 
 
-def _span(node):
-    return (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
-
-
-def _bindings(node):
+def _bindings(node: ast.AST) -> Iterator[tuple[list[ast.expr], ast.expr]]:
     """The (targets, value) of a statement or expression that binds."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
@@ -389,11 +393,11 @@ def _bindings(node):
     elif isinstance(node, ast.withitem) and node.optional_vars is not None:
         yield [node.optional_vars], node.context_expr
     elif isinstance(node, ast.Match):
-        names = {getattr(n, "name", None) for c in node.cases for n in ast.walk(c.pattern)}
-        yield [ast.Name(n, ast.Store()) for n in names - {None}], node.subject
+        names = {name for case in node.cases for name in captured_names(case.pattern)}
+        yield [ast.Name(n, ast.Store()) for n in names], node.subject
 
 
-def _expressions(node):
+def _expressions(node: ast.AST) -> Iterator[ast.expr]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.expr):
             yield child
@@ -401,18 +405,18 @@ def _expressions(node):
             yield from _expressions(child)
 
 
-def _method(call):
+def _method(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
-def _in_place(call, name):
+def _in_place(call: ast.Call, name: str) -> bool:
     """Whether a call by its name, or by `inplace=`, writes into what it is given."""
     kept = [k for k in call.keywords if k.arg in ("inplace", None)]
     true = any(not (isinstance(k.value, ast.Constant) and k.value.value is False) for k in kept)
     return true or (name.endswith("_") and not name.endswith("__"))
 
 
-def _parameter(function, call, node):
+def _parameter(function: Any, call: ast.Call, node: ast.AST) -> str | None:
     """The name of the parameter that an argument goes to; None where that is not plain."""
     if any(isinstance(a, ast.Starred) for a in call.args):
         return None

@@ -7,10 +7,11 @@ index or a call of a module is not."""
 
 import ast
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from .call_effects import TOTAL_FUNCTIONS, TOTAL_METHODS, TOTAL_REDUCTIONS
-from .kinds import BOOL, FLOAT, INT, NO_CONST, SIZE, Kind, literal
+from .kinds import BOOL, FLOAT, INT, NO_CONST, SIZE, Kind, Side, Tokens, literal
+from .oracle import Oracle
 from .torch_facts import KEEPS_NUMBERS
 from .tree_walk import only_value
 
@@ -20,44 +21,30 @@ _SMALL = 127  # every dtype of integers has it
 _LARGEST, _SMALLEST = 65504, 6e-8  # of float16, the narrowest of the floating-point ones
 
 
-@dataclass(frozen=True)
-class Side:
-    """One side: its kind, the tensors whose gradient it feeds, the non-plain calls in it (in order
-    of evaluation), and what keeps it from being plain apart from those. `bare`: it may be a tensor
-    that was there before, not a new one. `saved`: autograd keeps it for the backward.
-    `doubt`: what may raise, for numbers that are not known."""
-
-    kind: Kind
-    leaves: frozenset = frozenset()
-    calls: tuple = ()
-    problem: str = ""
-    bare: bool = False
-    saved: bool = False
-    doubt: str = ""
-
-
 class Plain:
     """Looks at expressions of one file. `assumed`: dtypes (as tokens) that stand for others, which
     the code that comes of it will ask for; None: it runs in eager, too."""
 
-    def __init__(self, context, assumed=None):
+    def __init__(self, context: Oracle, assumed: dict[int, int] | None = None) -> None:
         self.context, self.assumed, self.compiled = context, assumed or {}, assumed is not None
-        self.tokens = context.inference.tokens
-        self._calls = {}
-        self.axes = {}  # of names: how many they must have, in code that asks for that
+        self.tokens: Tokens = context.inference.tokens
+        self._calls: dict[str, Kind] = {}
+        self.axes: dict[
+            str, int
+        ] = {}  # of names: how many they must have, in code that asks for that
 
-    def known(self, node):
+    def known(self, node: ast.expr) -> Kind:
         """The kind of a node, as it is assumed to be."""
         kind = self.context.kind(node)
         if not kind.is_tensor or kind.dtype not in self.assumed:
             return kind
         return replace(kind, dtype=self.assumed[kind.dtype])
 
-    def side(self, node):
+    def side(self, node: ast.expr) -> Side:
         handler = getattr(self, f"_{type(node).__name__}", None)
         return handler(node) if handler else self._opaque(node)
 
-    def _opaque(self, node):
+    def _opaque(self, node: ast.expr) -> Side:
         text = " ".join(self.context.segment(node).split())
         return Side(
             self.context.kind(node),
@@ -65,25 +52,25 @@ class Plain:
             problem=f"`{text}` would run on both sides",
         )
 
-    def _Constant(self, node):
+    def _Constant(self, node: ast.Constant) -> Side:
         kind = self.context.kind(node)
         finite = isinstance(node.value, (int, float)) and abs(node.value) < 2**63
         return Side(kind) if finite else Side(kind, problem=f"{node.value!r} is no finite number")
 
-    def _Name(self, node):
+    def _Name(self, node: ast.Name) -> Side:
         kind = self.known(node)
         if kind.optional and not self.compiled:
             return Side(kind, problem=f"`{node.id}` may be None")
         return Side(kind, frozenset([ast.dump(node)]) if kind.is_tensor else frozenset(), bare=True)
 
-    def _Attribute(self, node):
+    def _Attribute(self, node: ast.Attribute) -> Side:
         kind = self.known(node)
         own = isinstance(node.value, ast.Name) and self.context.kind(node.value).what == "self"
         if own and kind.is_tensor and not kind.optional:
             return Side(kind, frozenset([ast.dump(node)]), bare=True)
         return self._opaque(node)
 
-    def _UnaryOp(self, node):
+    def _UnaryOp(self, node: ast.UnaryOp) -> Side:
         if not isinstance(node.op, ast.USub):
             return self._opaque(node)
         inner = self.side(node.operand)
@@ -92,24 +79,24 @@ class Plain:
         kind = self._made(kind, node)
         return Side(kind, inner.leaves, inner.calls, problem, doubt=inner.doubt)
 
-    def _made(self, kind, node):
+    def _made(self, kind: Kind, node: ast.expr) -> Kind:
         """`kind` as a tensor made where `node` stands."""
         own = self.context.kind(node)
         return replace(kind, made=own.made, strided=own.strided)
 
-    def _kind(self, node, op, left, right):
+    def _kind(self, node: ast.expr, op: ast.operator, left: Kind, right: Kind) -> Kind:
         """The kind of an operation: as seen, or from those of its operands (calls that both sides
         make are of one kind)."""
         if self.context.exact:
             return self.context.kind(node)
         return self.context.inference.binary(op, left, right)
 
-    def _no_bool(self, side):
+    def _no_bool(self, side: Side) -> str:
         category = self.tokens.category(side.kind.dtype)
         known = not side.kind.is_tensor or category in ("int", "float", "inexact", "number")
         return "" if known else "a bool tensor cannot be subtracted from or negated"
 
-    def _BinOp(self, node):
+    def _BinOp(self, node: ast.BinOp) -> Side:
         left, right = self.side(node.left), self.side(node.right)
         problem = left.problem or right.problem or self._operation(node, left, right)
         kind = self._made(self._kind(node, node.op, left.kind, right.kind), node)
@@ -117,7 +104,7 @@ class Plain:
         leaves, calls = left.leaves | right.leaves, left.calls + right.calls
         return Side(kind, leaves, calls, problem, doubt=doubt)
 
-    def _operation(self, node, left, right):
+    def _operation(self, node: ast.BinOp, left: Side, right: Side) -> str:
         """What may go wrong in `left op right`."""
         if isinstance(node.op, (ast.Add, ast.Sub)):
             return self._sum(node, left, right)
@@ -135,17 +122,19 @@ class Plain:
             )
         return self._why(node, "is not defined everywhere")
 
-    def _why(self, node, what):
+    def _why(self, node: ast.expr, what: str) -> str:
         text = " ".join(self.context.segment(node).split())
         return f"`{text}` {what}: the side not taken could turn its gradient into NaN, or raise"
 
-    def _finite(self, node, zero=True):
+    def _finite(self, node: ast.expr, zero: bool = True) -> bool:
         value = literal(node)
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        within = number and (_SMALLEST <= abs(value) <= _LARGEST or (zero and value == 0))
-        return within and math.isfinite(value)
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            return False
+        return math.isfinite(value) and (
+            _SMALLEST <= abs(value) <= _LARGEST or (zero and value == 0)
+        )
 
-    def _sum(self, node, left, right):
+    def _sum(self, node: ast.BinOp, left: Side, right: Side) -> str:
         if left.kind.is_tensor and right.kind.is_tensor:
             agree = left.kind.shape == right.kind.shape or 0 in (left.kind.rank, right.kind.rank)
             if not agree or left.kind.device != right.kind.device:
@@ -154,14 +143,14 @@ class Plain:
             return self._why(node, "has an operand of unknown type")
         return (self._no_bool(left) or self._no_bool(right)) if isinstance(node.op, ast.Sub) else ""
 
-    def _unfit(self, node, left, right):
+    def _unfit(self, node: ast.BinOp, left: Side, right: Side) -> str:
         numbers = [s for s in (left, right) if s.kind.is_number]
         added = isinstance(node.op, (ast.Add, ast.Sub)) and len(numbers) == 1
         if added and not self._fits(node, left, right):
             return self._why(node, "may not fit the tensor's dtype")
         return ""
 
-    def _fits(self, node, left, right):
+    def _fits(self, node: ast.BinOp, left: Side, right: Side) -> bool:
         """A Python number beside a tensor: any float or literal beside floats, small literals
         beside what may be integers. An int that is not known may be too large for every dtype."""
         tensor, number = (left, right) if left.kind.is_tensor else (right, left)
@@ -171,7 +160,7 @@ class Plain:
         given = number.kind.what in (FLOAT, SIZE, BOOL) and not number.kind.optional
         return small or (real and (given or value is not NO_CONST)) or not tensor.kind.is_tensor
 
-    def _Compare(self, node):
+    def _Compare(self, node: ast.Compare) -> Side:
         """A condition has no gradient; its parts must not raise."""
         parts = [self.side(n) for n in (node.left, *node.comparators)]
         known = (
@@ -186,7 +175,7 @@ class Plain:
             self.context.kind(node), frozenset(), tuple(c for p in parts for c in p.calls), problem
         )
 
-    def _where(self, node):
+    def _where(self, node: ast.Call) -> Side | None:
         """The Side of `torch.where(condition, a, b)` where all of it is plain and `a` and `b`
         surely fit; else None."""
         named = (
@@ -208,7 +197,7 @@ class Plain:
             return None
         return Side(self.context.kind(node), sides[0].leaves | sides[1].leaves)
 
-    def _Call(self, node):
+    def _Call(self, node: ast.Call) -> Side:
         kind, where = self.known(node), self._where(node)
         if where is not None:
             return where
@@ -227,12 +216,12 @@ class Plain:
         known = self._calls.setdefault(text, kind)
         return Side(known, frozenset([text]), (node,), bare=bare)
 
-    def _keeps(self, node, inner):
+    def _keeps(self, node: ast.Call, inner: Side) -> bool:
         """Whether a call gives the dtype of the numbers that it is given."""
         numbers = self.tokens.category(inner.kind.dtype) in ("int", "float")
         return numbers and getattr(node.func, "attr", "") in KEEPS_NUMBERS
 
-    def _clamped(self, node):
+    def _clamped(self, node: ast.Call) -> tuple[ast.expr | None, list[ast.expr]]:
         """(the tensor, bounds) of `t.clamp(a, b)` or `torch.clamp(t, min=a, max=b)` where bounds
         are numbers; else (None, [])."""
         if not isinstance(node.func, ast.Attribute) or node.func.attr not in ("clamp", "clip"):
@@ -244,24 +233,24 @@ class Plain:
         numbers = bool(bounds) and all(k.is_number and not k.host for k in kinds)
         return (tensor, bounds) if tensor is not None and numbers else (None, [])
 
-    def _loose_bounds(self, node):
+    def _loose_bounds(self, node: ast.Call) -> str:
         """Why the bounds of a clamp may not fit the tensor's dtype."""
         tensor, bounds = self._clamped(node)
-        fit = all(self._bound(b, tensor) for b in bounds)
+        fit = tensor is None or all(self._bound(b, tensor) for b in bounds)
         return "" if fit else self._why(node, "has a bound that its dtype may not have")
 
-    def _bound(self, node, tensor):
+    def _bound(self, node: ast.expr, tensor: ast.expr) -> bool:
         """Whether a bound is a number that the tensor's dtype has."""
         value, category = literal(node), self.tokens.category(self.side(tensor).kind.dtype)
-        if type(value) is int and category == "int":
+        if isinstance(value, int) and not isinstance(value, bool) and category == "int":
             return abs(value) <= _SMALL
-        if type(value) in (int, float) and category == "float":
+        if isinstance(value, (int, float)) and type(value) is not bool and category == "float":
             return abs(value) <= _LARGEST
         if self.compiled and category == "int" and self.context.kind(node).what == INT:
             return self.side(tensor).kind.dtype == self.tokens.int64
         return category == "float" and self._of_finfo(node, tensor)
 
-    def _of_finfo(self, node, tensor):
+    def _of_finfo(self, node: ast.expr, tensor: ast.expr) -> bool:
         """Whether a bound is the largest number of the tensor's own dtype, or somewhat less."""
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             return self._of_finfo(node.operand, tensor)
@@ -272,21 +261,23 @@ class Plain:
             less = literal(node.right)
             known = isinstance(less, (int, float)) and 0 <= less <= _LARGEST
             return known and self._of_finfo(node.left, tensor)
-        limits = isinstance(node, ast.Attribute) and node.attr == "max" and node.value
-        asked = isinstance(limits, ast.Call) and len(limits.args) == 1 and limits.args[0]
+        limits = node.value if isinstance(node, ast.Attribute) and node.attr == "max" else None
+        if not isinstance(limits, ast.Call) or len(limits.args) != 1:
+            return False
+        asked = limits.args[0]
         if not isinstance(asked, ast.Attribute) or asked.attr != "dtype":
             return False
         same = self.context.kind(asked.value).dtype == self.context.kind(tensor).dtype
         return same and self.context.resolve(limits.func) == "torch.finfo"
 
-    def _total_call(self, node):
+    def _total_call(self, node: ast.Call) -> Side | None:
         clamped, _ = self._clamped(node)
         if clamped is not None:
             return self.side(clamped)
-        if self._flips(node):
-            return self.side(node.func.value)
         if node.keywords or not isinstance(node.func, ast.Attribute):
             return None
+        if self._flips(node, node.func):
+            return self.side(node.func.value)
         name, method = node.func.attr, self.context.kind(node.func.value).is_tensor
         inner = node.func.value if method and not node.args else None
         full = self.context.resolve(node.func) or ""
@@ -296,14 +287,15 @@ class Plain:
             inner = None
         return self.side(inner) if inner is not None and self._takes(name, inner) else None
 
-    def _flips(self, node):
-        """Whether a call is `t.flip(axes)` of axes that the tensor surely has, each named once."""
-        method = isinstance(node.func, ast.Attribute) and node.func.attr == "flip"
-        if not method or node.keywords or not self.context.kind(node.func.value).is_tensor:
+    def _flips(self, node: ast.Call, method: ast.Attribute) -> bool:
+        """Whether a call of positional arguments is `t.flip(axes)` of axes that the tensor surely
+        has, each named once."""
+        kind, owner = self.context.kind(method.value), method.value
+        if method.attr != "flip" or not kind.is_tensor:
             return False
-        kind, owner = self.context.kind(node.func.value), node.func.value
-        axes = [literal(a) for a in (node.args[0].elts if _is_listed(node.args) else node.args)]
-        if not axes or not all(type(a) is int for a in axes):
+        named = [literal(a) for a in _listed(node.args)]
+        axes = [a for a in named if isinstance(a, int) and type(a) is not bool]
+        if not axes or len(axes) != len(named):
             return False
         rank, least = kind.least_rank(), max(a + 1 if a >= 0 else -a for a in axes)
         if self.compiled and least > rank and kind.rank is None and isinstance(owner, ast.Name):
@@ -311,7 +303,7 @@ class Plain:
         one_sign = kind.rank is not None or len({a < 0 for a in axes}) == 1
         return least <= rank and one_sign and len({a % rank for a in axes}) == len(axes)
 
-    def _takes(self, name, inner):
+    def _takes(self, name: str, inner: ast.expr) -> bool:
         """Whether an operator takes a tensor of that dtype."""
         category = self.tokens.category(self.side(inner).kind.dtype)
         if name in _REAL:
@@ -321,5 +313,7 @@ class Plain:
         return bool(category) or name not in TOTAL_REDUCTIONS
 
 
-def _is_listed(arguments):
-    return len(arguments) == 1 and isinstance(arguments[0], (ast.Tuple, ast.List))
+def _listed(arguments: list[ast.expr]) -> list[ast.expr]:
+    """Arguments, or the parts of the one list that they are."""
+    only = arguments[0] if len(arguments) == 1 else None
+    return only.elts if isinstance(only, (ast.Tuple, ast.List)) else arguments

@@ -7,6 +7,7 @@ as the code made it; the passes on graphs drop it there.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ def _set_kernels(kernels: tuple[Any, ...]) -> None:
 
 
 _CUDA = torch.backends.cuda
-_ASK = (
+_ASK: tuple[Callable[[], bool], ...] = (
     *(_CUDA.flash_sdp_enabled, _CUDA.mem_efficient_sdp_enabled),
     *(_CUDA.math_sdp_enabled, _CUDA.cudnn_sdp_enabled),
 )

@@ -123,7 +123,7 @@ def _is_differentiated(args: Any, kwargs: Any) -> bool:
 
 def _names(func: Any) -> Iterator[str]:
     if isinstance(func, torch._ops.OpOverload):
-        yield func.name()
+        yield func.name()  # type: ignore[no-untyped-call]
     else:
         yield from (getattr(func, overload).name() for overload in func.overloads())
 

@@ -22,13 +22,13 @@ _PARTS = 8
 def capacity() -> int | None:
     """Bytes of the parameters whose gradients are reduced together, where the call at hand is of a
     model in a DistributedDataParallel; None elsewhere."""
-    wrapper = DistributedDataParallel._get_active_ddp_module()
+    wrapper = DistributedDataParallel._get_active_ddp_module()  # type: ignore[no-untyped-call]
     if wrapper is None or not torch.is_grad_enabled():
         return None
-    cap = getattr(wrapper, "bucket_bytes_cap", None)
+    cap: int | None = getattr(wrapper, "bucket_bytes_cap", None)
     if cap is None:
         return None
-    given = sum(p.numel() * p.element_size() for p in wrapper.parameters() if p.requires_grad)
+    given: int = sum(p.numel() * p.element_size() for p in wrapper.parameters() if p.requires_grad)
     return max(cap, given // _PARTS)
 
 

@@ -95,7 +95,7 @@ FROZEN = (
 SEQUENCES = (list, tuple, deque)
 MAPPINGS = (dict, OrderedDict, defaultdict, types.MappingProxyType)
 HASHING = (dict, set, frozenset)
-BY_WHAT_IT_IS = (object.__hash__, torch.Tensor.__hash__)
+BY_WHAT_IT_IS: tuple[object, ...] = (object.__hash__, torch.Tensor.__hash__)
 
 
 def is_constant(value: Any) -> bool:

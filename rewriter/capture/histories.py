@@ -47,7 +47,7 @@ def stays_leaf(rec: Any, tensor: torch.Tensor) -> bool:
     if tensor.grad_fn is not None or made:
         return tensor.grad_fn is None
     if value.home != CALL_INPUT or not value.meta.requires_grad:
-        return value.home == CALL_INPUT
+        return bool(value.home == CALL_INPUT)
     place = Apply(_is_leaf, (Input(value.index),))
     rec.outcomes.append((0, place, True))
     return True

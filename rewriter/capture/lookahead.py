@@ -109,10 +109,10 @@ def _holders(owner: Any) -> list[Any] | None:
         return [owner]
     attributes = getattr(owner, "__dict__", None)
     module = isinstance(owner, torch.nn.Module)
-    plain = (torch.nn.Module.__setattr__ if module else object.__setattr__,)
+    plain: object = torch.nn.Module.__setattr__ if module else object.__setattr__
     if type(attributes) is not dict or isinstance(owner, torch.Tensor | dict | list):
         return None
-    if type(owner).__setattr__ not in plain or copyreg._slotnames(type(owner)):  # type: ignore[attr-defined]
+    if type(owner).__setattr__ is not plain or copyreg._slotnames(type(owner)):  # type: ignore[attr-defined]
         return None
     return [attributes, *(attributes[name] for name in _TABLES if module)]
 
@@ -128,11 +128,11 @@ def _holds(holder: Any, held: Any) -> bool:
     return same and all(holder[key] is value for key, value in held.items())
 
 
-class _OwnWritesOnly(DispatchMode):
+class _OwnWritesOnly(DispatchMode):  # type: ignore[no-untyped-call]
     """Abandons the run before an operator writes into memory that was there before it."""
 
     def __init__(self, abandon: Callable[[], NoReturn]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._abandon = abandon
         self._own: set[int] = set()
 

@@ -126,7 +126,7 @@ def _siblings(why: str) -> Any:
     def with_branch(tensor: torch.Tensor) -> torch.Tensor:
         with torch.enable_grad(), torch.autograd._unsafe_preserve_version_counter(tensor):
             leaf = torch.empty(0, device="cpu", requires_grad=True)
-            return _PartlySpent.apply(tensor, leaf, why)  # type: ignore[no-any-return]
+            return _PartlySpent.apply(tensor, leaf, why)  # type: ignore[no-any-return,no-untyped-call]
 
     return with_branch
 

@@ -111,7 +111,7 @@ def has_data_shape(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if name == "where":
         return len(args) + len(kwargs) == 1
     if name == "one_hot":
-        return kwargs.get("num_classes", args[1] if len(args) > 1 else -1) == -1
+        return bool(kwargs.get("num_classes", args[1] if len(args) > 1 else -1) == -1)
     if name == "tensor_split":
         return any(isinstance(part, torch.Tensor) for part in (*args[1:], *kwargs.values()))
     if name == "repeat_interleave":
@@ -196,7 +196,7 @@ def written_unversioned(name: str, target: Any, args: Any, kwargs: Any) -> list[
         return []
     overloads = [operator]
     if isinstance(operator, torch._ops.OpOverloadPacket):  # whichever it is
-        overloads = [getattr(operator, each) for each in operator.overloads()]
+        overloads = [getattr(operator, each) for each in operator.overloads()]  # type: ignore[no-untyped-call]
     unscaled = str(operator).startswith("aten._fused_") and kwargs.get("grad_scale") is None
     found: dict[int, torch.Tensor] = {}
     for overload in overloads:

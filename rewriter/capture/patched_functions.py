@@ -19,7 +19,7 @@ def original(func: Any) -> Any:
     if not isinstance(func, types.FunctionType) or _is_torchs(func.__globals__):
         return func
     frame = sys._getframe(1)
-    while frame is not None and frame.f_code is not _ASKS:  # type: ignore[redundant-expr]
+    while frame is not None and frame.f_code is not _ASKS:
         frame = frame.f_back  # type: ignore[assignment]
     asking = frame.f_back if frame is not None else None
     if asking is None or asking.f_code.co_freevars or not _is_torchs(asking.f_globals):

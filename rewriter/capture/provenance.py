@@ -61,7 +61,7 @@ def item_path(obj: Any, path: Path, key: Any) -> Path:
     """The path of what the mapping `obj` holds at `key`, whatever its class's `__getitem__`
     gives."""
     own = isinstance(obj, dict) and isinstance(type(obj).__getitem__, types.FunctionType)
-    return Stored(path, key) if own else Item(path, key)
+    return Stored(path, key) if own else Item(path, key)  # type: ignore[no-any-return]
 
 
 def namespace(obj: Any) -> Any:

@@ -13,6 +13,7 @@ from ...runtime.options import Options
 from ...runtime.programs.recipes import (
     DONE,
     Apply,
+    ConstRecipe,
     HostCall,
     HostValue,
     Input,
@@ -332,8 +333,7 @@ class ReadRecorder(StoppableMode):
         if constant_values.are(self, args) or drawn_numbers.on_drawn_branch(self, args):
             return func(*args, **kwargs)
         recipes = tuple(
-            self._frozen(arg) if isinstance(arg, torch.Tensor) else scalars.ConstRecipe(arg)
-            for arg in args
+            self._frozen(arg) if isinstance(arg, torch.Tensor) else ConstRecipe(arg) for arg in args
         )
         result = func(*args, **kwargs)
         read = memory_lists.listed if name == "tolist" else lambda *parts: func(*parts, **kwargs)
@@ -377,7 +377,7 @@ class ReadRecorder(StoppableMode):
             with self.paused():
                 return self._frozen(tensor, shown=True)
         except RecordingStopped:
-            return scalars.ConstRecipe(tensor)
+            return ConstRecipe(tensor)
 
     def _form(self, tensor: torch.Tensor, recipe: Recipe) -> Any:
         """The graph's form of `tensor.item()`: the frozen copy, or the call input itself."""

@@ -28,7 +28,7 @@ class Generators:
 
     def __init__(self) -> None:
         self._cpu = torch.random.get_rng_state()
-        cuda = torch.cuda.is_initialized()
+        cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self._cuda = torch.cuda.get_rng_state_all() if cuda else None
 
     def is_now(self) -> bool:

@@ -102,7 +102,7 @@ class SegmentBuilder:
         """The node of `value` here; an import is made if it comes from elsewhere, described by
         `meta`."""
         if value.home == self.index:
-            return value.node
+            return value.node  # type: ignore[no-any-return]
         if value not in self._nodes:
             self._imports.append((value, meta))
             self._nodes[value] = self._placeholder(f"arg{len(self._imports) - 1}")

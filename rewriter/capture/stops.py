@@ -7,7 +7,7 @@ import itertools
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -20,6 +20,8 @@ from . import current, deep_calls
 from .places import Reached, place_of, reached_lines
 from .rewrites.branch_rewrites import Rewritings
 from .values import TracedTensor
+
+_T = TypeVar("_T")
 
 
 class RecordingStopped(Exception):
@@ -226,12 +228,12 @@ class StoppableMode(TorchFunctionMode):
         finally:
             self._steps, self.known = before, known
 
-    def once(self, function: Callable[..., Any], args: Any = (), kwargs: Any = _NO_KWARGS) -> Any:
+    def once(self, function: Callable[..., _T], args: Any = (), kwargs: Any = _NO_KWARGS) -> _T:
         """`function(*args, **kwargs)`, which does something for real: it runs the user's code,
         changes an object or advances an iterator. What it raises is the user's own error."""
         steps = self._steps
         if steps is not None and steps.again:
-            return steps.again.popleft()
+            return steps.again.popleft()  # type: ignore[no-any-return]
         self._steps = None  # of what runs inside each operator has its own
         try:
             result = function(*args, **kwargs)

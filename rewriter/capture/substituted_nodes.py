@@ -40,7 +40,7 @@ def deep_copied(rec: Any, tensor: torch.Tensor, memo: dict[Any, Any]) -> torch.T
     if value.home == CALL_INPUT:
         rec.outcomes.append((0, Apply(is_whole, (Input(value.index),)), True))
     node = _clone(rec, tensor)
-    made: torch.Tensor = torch.Tensor.__deepcopy__(tensor, memo)
+    made: torch.Tensor = torch.Tensor.__deepcopy__(tensor, memo)  # type: ignore[no-untyped-call]
     if tensor.requires_grad:
         rec.segment.call("call_method", "requires_grad_", (node,), {}, rec.origin_text())
         rec.differentiates = True
@@ -52,7 +52,7 @@ def copied_parameter(rec: Any, parameter: torch.nn.Parameter) -> torch.nn.Parame
     """The copy that `copy.deepcopy` makes of a Parameter, recorded: without its gradient, and with
     memory of its own, whatever it shared. Like each Parameter that a call makes, it is a leaf."""
     node = _clone(rec, parameter)
-    made: torch.nn.Parameter = parameter.__deepcopy__({})
+    made: torch.nn.Parameter = parameter.__deepcopy__({})  # type: ignore[no-untyped-call]
     value = rec.tracker.made(made, rec.segment.index, node)
     if made.requires_grad:
         rec.made_parameters.append(value)
@@ -120,7 +120,7 @@ def reshape(rec: Any, func: Callable[..., Any], name: str, args: Any, kwargs: An
     tracked.value = made
     rec.tracker.restamp(tensor)
     start_from_whole(rec, tensor)
-    return tensor
+    return tensor  # type: ignore[no-any-return]
 
 
 def count_reshaped_view(rec: Any, name: str, tensor: Any) -> None:

@@ -30,4 +30,4 @@ def _is_of_torch(cls: type) -> bool:
 
 def with_class(tensor: torch.Tensor, cls: type) -> torch.Tensor:
     with torch._C.DisableTorchFunctionSubclass():
-        return tensor.as_subclass(cls)  # type: ignore[arg-type]
+        return tensor.as_subclass(cls)

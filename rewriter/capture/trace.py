@@ -123,12 +123,12 @@ class Recorder(ReadRecorder):
     def _answered(self, classes: list[type], func: Any, args: Any, kwargs: Any) -> Any:
         """What the classes of its tensors, in Python, give for a function."""
         self.has_classes = True
-        torch.overrides._push_mode(self)
+        torch.overrides._push_mode(self)  # type: ignore[no-untyped-call]
         try:
             with self.resumed():
                 return self.call(self.rewriter.answered, (func, tuple(classes), args, kwargs), {})
         finally:
-            torch.overrides._pop_mode()
+            torch.overrides._pop_mode()  # type: ignore[no-untyped-call]
 
     def _watched(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         if opsets.only_asks(name, args, kwargs):

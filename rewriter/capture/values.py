@@ -141,7 +141,7 @@ _REFUSED = "none that may be used"
 def storage_of(tensor: torch.Tensor) -> int:
     if is_opaque(tensor):  # its memory is that of others, or several
         return -id(tensor)
-    return unwrapped(tensor).untyped_storage()._cdata
+    return unwrapped(tensor).untyped_storage()._cdata  # type: ignore[no-any-return]
 
 
 def unwrapped(tensor: torch.Tensor) -> torch.Tensor:

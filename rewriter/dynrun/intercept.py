@@ -238,7 +238,7 @@ class ModuleCalls:
                 known.entry = self._compiled(known, module)
         elif known.entry is not None and known.calls % LOOKED_AT == 0 and known.entry.is_eager():
             self._leave(known)
-        return known.entry
+        return known.entry  # type: ignore[no-any-return]
 
     def uses(self) -> Iterator[SiteUse]:
         """The modules that were called so far."""

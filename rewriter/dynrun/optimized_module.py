@@ -20,6 +20,8 @@ class OptimizedModule(torch.nn.Module):
     __module__ = _TORCHS  # as it is shown, and where capture looks for what such modules keep
     _compiled_call_impl = None  # its own calls are no outermost ones: `call` decides
 
+    _orig_mod: torch.nn.Module
+
     def __init__(
         self, module: torch.nn.Module, call: Callable[..., Any], again: dict[str, Any]
     ) -> None:
@@ -75,8 +77,9 @@ class OptimizedModule(torch.nn.Module):
         raise TypeError(f"{type(self._orig_mod).__name__} does not support len()")
 
     def __dir__(self) -> Iterable[str]:
-        of_module = list(dir(self._orig_mod))
-        return of_module + [name for name in super().__dir__() if name not in of_module]
+        of_module = dir(self._orig_mod)
+        own: Iterable[str] = super().__dir__()  # type: ignore[no-untyped-call]
+        return of_module + [name for name in own if name not in of_module]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return functools.partial(torch.compile, **self._again), (self._orig_mod,)

@@ -19,12 +19,12 @@ from torch.fx import GraphModule
 
 from ...lowering import stored_graphs
 from ...lowering.loops.kernel_graph import ExternCall
+from ...lowering.pipeline import KernelFacts
 from ...runtime.environment.machine import MACHINE, Machine
 from ..capture import current
 from ..capture.places import is_own_file
 from ..capture.segments import Segment
 from ..frontend import segment_programs
-from ..frontend.kernel_facts import KernelFacts
 from ..frontend.switchover import first_node
 from .graph_layout import placed
 from .step_source import is_users
@@ -318,7 +318,7 @@ def _target(target: Any) -> str:
 
 def _memory() -> float:
     """MiB that the process holds now; on a GPU, what torch has allocated there."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return torch.cuda.memory_allocated() / 2**20
     try:
         with open("/proc/self/statm", encoding="ascii") as file:

@@ -130,7 +130,7 @@ def _compile_class(cls: type, options: Options) -> type:
         raise OptionError(
             f"compile() takes a class whose objects can be called; {cls.__name__} has no __call__"
         )
-    cls.__call__ = _function(cls.__call__, options)  # type: ignore[assignment, method-assign]
+    cls.__call__ = _function(cls.__call__, options)  # type: ignore[method-assign]
     return cls
 
 

@@ -141,9 +141,9 @@ def _python(module: GraphModule) -> str:
 
 
 def _kernels(unit: Any, launches: dict[Any, Any]) -> dict[Any, Any]:
-    facts = importlib.import_module("..kernel_facts", __name__)
+    pipeline = importlib.import_module("...lowering.pipeline", __package__)
     for group, (_, buffers) in launches.items():
-        kernel = facts.KernelFacts.of(unit, group, buffers)
+        kernel = pipeline.KernelFacts.of(unit, group, buffers)
         _say("fusion", functools.partial("{}: {}".format, unit.name, kernel))
         _say("output_code", functools.partial(str, kernel.code))
     return launches

@@ -34,7 +34,7 @@ def by_parts(segment: Segment, options: Options, compile_part: Compile) -> Calla
     graph = segment.module.graph
     parts = {part.first: part for part in _parts(graph) if part.operators() >= FEWEST}
     if not parts:
-        return forward_of(segment.module)  # type: ignore[no-any-return]
+        return forward_of(segment.module)
     looks = dict(zip(graph.find_nodes(op="placeholder"), segment.metas, strict=True))
     made: dict[Node, Node] = {}
     whole = Graph()
@@ -48,7 +48,7 @@ def by_parts(segment: Segment, options: Options, compile_part: Compile) -> Calla
                 made[each] = whole.call_function(_item, (call, place))
         if node not in inside:
             made[node] = whole.node_copy(node, made.__getitem__)
-    return forward_of(graph_module(segment.module, whole))  # type: ignore[no-any-return]
+    return forward_of(graph_module(segment.module, whole))
 
 
 def _item(results: Sequence[Any], place: int) -> Any:

@@ -30,7 +30,7 @@ def module_call_entry(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> 
 def begun_call_entry(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     """The same of a call that `nn.Module.__call__` has begun: what the class does before that, in a
     `__call__` of its own, is not done again."""
-    return module._call_impl(*args, **kwargs)
+    return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
 
 def module_entry(cls: type, of: Callable[..., Any] = module_call_entry) -> Callable[..., Any]:

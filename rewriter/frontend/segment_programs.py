@@ -61,7 +61,7 @@ def _callable(
     segments: tuple[Segment, ...],
 ) -> Callable[..., Any]:
     if segment.eager or not segment.ops:
-        return forward_of(segment.module)  # type: ignore[no-any-return]
+        return forward_of(segment.module)
     compile_logs.graph_code(segment.module)
     by_aot = options.backend in ("native", "aot_eager")
     if segment.takes_lazy_numbers() or (by_aot and segment.writes_history()):
@@ -252,7 +252,7 @@ def _leaving_modes(program: Callable[..., Any], module: torch.fx.GraphModule) ->
 def _eager_backend(
     gm: torch.fx.GraphModule, example_inputs: Any, options: Options
 ) -> Callable[..., Any]:
-    return forward_of(gm)  # type: ignore[no-any-return]
+    return forward_of(gm)
 
 
 def _native(

@@ -71,7 +71,7 @@ class SplitTrial(Switchover):
 
     def is_due_again(self) -> bool:
         """Parts are recorded later, too: ever more rarely, it is tried again."""
-        return self.compiled_calls == AGAIN**self.trials
+        return bool(self.compiled_calls == AGAIN**self.trials)
 
     def _can_settle(self) -> bool:
         """Whether a call in parts may change something about them; notes what has changed."""

@@ -1,7 +1,7 @@
 """Small questions about functions and statements, and about the lines that they stand on."""
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from .bound_names import Names
 
@@ -53,7 +53,7 @@ def insert(lines: list[str], line: int | None, column: int | None, first: int, t
 
 def first_line(stmt: ast.stmt) -> int:
     """The line where a statement begins, its decorators included."""
-    decorators = getattr(stmt, "decorator_list", ())
+    decorators: Sequence[ast.expr] = getattr(stmt, "decorator_list", ())
     return min([stmt.lineno, *(node.lineno for node in decorators)])
 
 

@@ -107,11 +107,12 @@ def _convert(source: Source) -> str:
     header = "if 1:\n" if source.is_indented else ""
     module = cst.parse_module(header + source.text)
     outer = module.body[0]
-    root = outer.body.body[0] if header else outer  # type: ignore[union-attr,attr-defined]
+    root = outer.body.body[0] if header else outer  # type: ignore[union-attr]
     new = functions.convert_root(root, _context(source, root))  # type: ignore[arg-type]
     if header:
         new = swap(outer, body=swap(outer.body, body=[new]))
-    return swap(module, body=[new]).code[len(header) :]
+    rewritten: str = swap(module, body=[new]).code[len(header) :]
+    return rewritten
 
 
 def _context(source: Source, root: cst.CSTNode) -> ConversionContext:

@@ -262,7 +262,7 @@ def _finished(code: CodeType, spelt: str) -> CodeType:
 
 def _convert(found: live_source.Source) -> str:
     # LibCST takes 0.2 s to import, and is needed only when the cache has no answer.
-    return load().convert(found)
+    return load().convert(found)  # type: ignore[no-any-return]
 
 
 def _remember(code: CodeType) -> None:

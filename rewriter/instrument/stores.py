@@ -167,7 +167,7 @@ def convert_augmented(node: cst.AugAssign, cx: ConversionContext) -> Any:
         module, name = (
             (attributes, "attr") if isinstance(target, cst.Attribute) else (subscripts, "item")
         )
-        place = module.place(target, cx)  # type: ignore[arg-type]
+        place = module.place(target, cx)
         return cst.Expr(
             template(f"__df.aug_{name}(", *place, f', "{sign}"', *between, value, ")"),
             semicolon=node.semicolon,

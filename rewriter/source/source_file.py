@@ -11,12 +11,22 @@ import re
 import tokenize
 from collections.abc import Mapping
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...runtime.warning_filters import suppress_warnings
 
 if TYPE_CHECKING:
     from .spans import Fix
+
+
+class Placed(Protocol):
+    """What a finding says of its place: its line, in a notebook's cell if it has one."""
+
+    @property
+    def line(self) -> int: ...
+
+    @property
+    def cell(self) -> int | None: ...
 
 
 _LINE_END_BYTES = re.compile(rb"\r\n|\r")
@@ -107,7 +117,7 @@ class SourceFile:
         """Findings with the places that people see."""
         return found
 
-    def line_of(self, finding: Any) -> int:
+    def line_of(self, finding: Placed) -> int:
         """The line of `text` that a placed finding begins on."""
         return finding.line
 

@@ -52,7 +52,9 @@ def hidden(*modules: str) -> Refusal:
 class Fix:
     """One change, applied whole or not at all. `why`: what makes it unsafe; `silent`: calls mute
     when compiled; `first`: it is part of a change of several files, made before all others;
-    `asked`: what the text cannot show, the new code asks for."""
+    `asked`: what the text cannot show, the new code asks for; `compiled`: compiled code alone runs
+    what it adds; `ran`: a run took all that it chooses from; `needs_next`: it helps only where what
+    it leaves has a fix, too."""
 
     edits: tuple[Edit, ...]
     title: str
@@ -62,6 +64,9 @@ class Fix:
     silent: int = 0
     first: bool = False
     asked: bool = False
+    compiled: bool = False
+    ran: bool = False
+    needs_next: bool = False
 
     @property
     def span(self) -> tuple[int, int]:

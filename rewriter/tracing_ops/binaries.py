@@ -159,7 +159,8 @@ def _parts(value: Any) -> list[Any]:
         return [part for one in each for part in _parts(one)]
     if type(value) is types.MethodType:
         return [value.__self__, value.__func__]
-    return [value] if type(value).__eq__ is object.__eq__ else []
+    equal: object = type(value).__eq__
+    return [value] if equal is object.__eq__ else []
 
 
 def inplace(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any) -> Any:

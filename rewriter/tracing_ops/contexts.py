@@ -72,7 +72,7 @@ class _Autocast:
                 self._rec.origin(),
             )
             self._rec.open_contexts += 1
-        return manager.__enter__()
+        return manager.__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> Any:
         result = self._manager.__exit__(*error)
@@ -201,7 +201,8 @@ class _WatchedMode(TorchFunctionMode):
         self._rec, self._mode = rec, mode
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        answer, given = type(self._mode).__torch_function__, (func, types, args, kwargs or {})
+        answer: Any = type(self._mode).__torch_function__
+        given = (func, types, args, kwargs or {})
         if not self._rec.active:
             return answer(self._mode, *given)
         if current.recorder() is not self._rec:

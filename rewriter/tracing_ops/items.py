@@ -140,7 +140,7 @@ def has(obj: Any, key: Any) -> bool:
 
 def lacks(rec: Recorder, obj: Any, key: Any) -> bool:
     try:
-        return rec.known.lacks(obj, scalars.plain(key))
+        return bool(rec.known.lacks(obj, scalars.plain(key)))
     except Unguardable as error:
         rec.stop(catalogue.UNSUPPORTED, str(error))
         return True

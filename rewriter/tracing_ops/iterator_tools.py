@@ -36,7 +36,7 @@ def set_of(kind: Any) -> Tool:
     """Asks what it is given for its hash, and whether it is equal."""
 
     def run(rec: Recorder, *iterables: Any) -> Any:
-        values = [rec.once(list, (iteration.over(rec, each),)) for each in iterables]
+        values: list[Any] = [rec.once(list, (iteration.over(rec, each),)) for each in iterables]
         c_calls.check(rec, ("__hash__", "__eq__"), *values)
         return rec.once(kind, values)
 
@@ -68,7 +68,7 @@ def _search(function: Any) -> Tool:
     def run(
         rec: Recorder, sequence: Any, value: Any, *args: Any, key: Any = None, **kwargs: Any
     ) -> Any:
-        listed = rec.once(list, (iteration.over_whole(rec, sequence),))
+        listed: list[Any] = rec.once(list, (iteration.over_whole(rec, sequence),))
         values, value = concretize([listed, value])
         if key is None:
             c_calls.check(rec, ("__lt__", "__gt__"), values, value)

@@ -176,7 +176,7 @@ def guard_classes(rec: Any, cls: type, name: str) -> Path | None:
                 return None
             if isinstance(value, _DESCRIPTORS):
                 rec.known.guard(Item(InstDict(path), name), Is(value))
-            return Item(InstDict(path), name)
+            return Item(InstDict(path), name)  # type: ignore[no-any-return]
         if free:
             rec.known.guard(path, Missing(name))
     return None
@@ -208,7 +208,7 @@ def guard_bases(rec: Any, cls: type) -> None:
         rec.known.guard(Attr(Obj(cls, cls.__qualname__), "__mro__"), Is(cls.__mro__))
 
 
-_DESCRIPTORS = types.FunctionType | classmethod | staticmethod | property
+_DESCRIPTORS = (types.FunctionType, classmethod, staticmethod, property)
 
 
 def _is_made(rec: Any, cls: type) -> bool:

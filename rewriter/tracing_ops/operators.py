@@ -40,7 +40,7 @@ _BINARY = {
     "|": operator.or_,
     "^": operator.xor,
 }
-_INPLACE = {
+_INPLACE: dict[str, Callable[[Any, Any], Any]] = {
     "+=": operator.iadd,
     "-=": operator.isub,
     "*=": operator.imul,
@@ -60,7 +60,7 @@ _UNARY: dict[str, Callable[[Any], Any]] = {
     "+": operator.pos,
     "~": operator.invert,
 }
-_COMPARE = {
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -413,11 +413,12 @@ class Forms:
             return "".join(
                 piece if isinstance(piece, str) else texts.formatted(*piece) for piece in pieces
             )
-        return texts.traced_join(
+        joined: str = texts.traced_join(
             tuple(
                 piece if isinstance(piece, str) else _traced_format(rec, piece) for piece in pieces
             )
         )
+        return joined
 
 
 def _traced_format(rec: Any, piece: tuple[Any, str | None, Any]) -> Any:

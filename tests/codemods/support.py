@@ -14,6 +14,7 @@ from dynfix.codemods.cli.settings import Settings
 from dynfix.codemods.hoist.plan import planned
 from dynfix.codemods.rules.host.read_ahead import ReadAhead
 from dynfix.codemods.trace import trace_facts
+from dynfix.rewriter.catalogue import REASONS
 from dynfix.rewriter.source.source_file import SourceFile
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -68,11 +69,17 @@ def _place(text, function, read):
     return [node.lineno, node.col_offset, node.end_lineno, node.end_col_offset]
 
 
+def selecting(code):
+    """The settings that select a rule which is off by default."""
+    return {"extend_select": (code,)} if REASONS[code].opt_in else {}
+
+
 def reads(path):
-    """`shown` by the file beside a fixture's input, where there is one."""
+    """`shown` by the file beside a fixture's input, where there is one; its rule is selected."""
     beside = path.with_name(path.name.removesuffix(".in.py") + ".reads.json")
     text = path.read_text() if path.parent.name == ReadAhead.code else ""
-    return shown(json.loads(beside.read_text()), text) if beside.exists() else {}
+    facts = shown(json.loads(beside.read_text()), text) if beside.exists() else {}
+    return {**facts, **selecting(path.parent.name)}
 
 
 def found(text, **settings):

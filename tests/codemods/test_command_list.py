@@ -70,7 +70,17 @@ def test_a_folder_with_a_commands_name(folder):
         (["--unsafe"], "unknown option --unsafe; did you mean --unsafe-fixes?"),
         (["--chekc", "m.py"], "unknown option --chekc; did you mean --check?"),
         (["--zzz=1", "m.py"], "unknown option --zzz"),
-        (["check", "--output-format", "yaml"], "invalid choice: 'yaml'"),
+        (["--format", "m.py"], "unknown option --format; did you mean --output-format?"),
+        (["--stats", "m.py"], "unknown option --stats; did you mean --statistics?"),
+        (["--fix", "m.py"], "unknown option --fix; did you mean the command `dynfix fix`?"),
+        (["--json", "m.py"], "unknown option --json; did you mean --output-format json?"),
+        (["check", "--output-format", "yaml"], "rdjson, not 'yaml'\n"),
+        (["check", "--output-format", "jsn"], "rdjson, not 'jsn'; did you mean json?\n"),
+        (["check", "--select", "tensor-if"], "the code TENSOR-IF; did you mean DYN201?\n"),
+        (["check", "--select", "E501"], "no rule has the code E501\n"),
+        (["rule", "dyn10"], "no rule DYN10; did you mean DYN101?\n"),
+        (["rule", "tensor-iff"], "no rule TENSOR-IFF; did you mean tensor-if?\n"),
+        (["rule", "nonsense"], "no rule NONSENSE; `dynfix rule` shows all\n"),
         (["--check", "--per-file-ignores", "m.py"], "must be PATTERN:CODE, not 'm.py'"),
         (["--check", "--per-file-ignores", "m.py:XY1"], "no rule has the code XY1"),
         (["--verify", "nomodule.sub:make", "m.py"], "no module 'nomodule.sub'"),
@@ -351,6 +361,31 @@ def test_json_edits_can_be_made(folder):
     assert checked(folder, "rdjson")["diagnostics"][0]["suggestions"]
 
 
+def test_json_tells_the_chain_the_reason_the_proof_and_the_diff(folder):
+    (folder / "net.py").write_text(
+        HEAD.replace("import torch\n", "import torch\nfrom m import f\n") + "        return f(x)\n"
+    )
+    text = "import torch\n\n\ndef f(x: torch.Tensor):\n    print(x)\n    return x\n"
+    (folder / "m.py").write_text(text)
+    (found,) = json.loads(support.command("check", "--output-format", "json", "net.py", "m.py")[1])
+    assert found["chain"] == ["net.py:7", "m.py:5"]
+    assert found["reason"] == {
+        "name": "print",
+        "message": "print in compiled code",
+        "dynamo": ["GB0059"],
+    }
+    assert found["proof"]["basis"] == "the text alone"
+    assert found["proof"]["graph_breaks"]["2.13"]["after"] == 0
+    diff = found["fix"]["diff"].splitlines()
+    assert diff[:2] == ["--- m.py", "+++ m.py"] and "-    print(x)" in diff
+    assert not [line for line in diff if line.startswith("-    return")]
+    sarif = json.loads(support.command("check", "--output-format", "sarif", "net.py", "m.py")[1])
+    (result,) = sarif["runs"][0]["results"]
+    (flow,) = result["codeFlows"][0]["threadFlows"]
+    lines = [s["location"]["physicalLocation"]["region"]["startLine"] for s in flow["locations"]]
+    assert lines == [7, 5] and result["properties"]["proof"] == found["proof"]
+
+
 def test_github_escapes(folder):
     (folder / "a,b:c%.py").write_text(PRINTS)
     line = support.command("check", "--output-format", "github", "a,b:c%.py")[1]
@@ -365,7 +400,26 @@ def test_statistics_in_json(folder):
     assert json.loads(lines)["count"] == 1
 
 
+def test_statistics_mark_what_would_be_fixed(folder):
+    (folder / "m.py").write_text(PRINTS + UNSAFE)
+    rows = [
+        support.command("check", "--statistics", *more, "m.py")[1]
+        for more in ((), ["--unsafe-fixes"])
+    ]
+    assert "1  DYN301  [*]  print" in rows[0] and "DYN101  [ ]  item" in rows[0]
+    assert "DYN101  [*]  item" in rows[1]
+
+
 # Exit codes and colours
+
+
+def test_a_diff_exits_as_ruffs_does(folder):
+    assert support.command("--diff", "m.py")[0] == 1
+    assert support.command("--diff", "--exit-zero", "m.py")[0] == 0
+    (folder / "m.py").write_text(ADVICE)  # findings, but nothing to show
+    assert support.command("--diff", "m.py")[0] == 0
+    (folder / "m.py").write_text("def f(:\n")
+    assert support.command("--diff", "m.py")[0] == 2
 
 
 def test_exit_zero_where_all_that_is_left_is_unsafe(folder):

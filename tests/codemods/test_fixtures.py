@@ -46,6 +46,7 @@ def test_fixture_is_about_its_rule(path):
 def test_documented_example(rule):
     """The example in the documentation is what the rule does."""
     run = support.shown(rule.shown, rule.before if rule.code == "DYN110" else "")
+    run |= support.selecting(rule.code)
     assert rule.code in support.codes(rule.before, **run)
     unsafe = rule.safety is None or rule.safety.value == "unsafe"
     result = support.fixed(rule.before, unsafe=unsafe, **run)

@@ -1,6 +1,9 @@
 """The language server, asked over stdio by pygls' own client."""
 
 import asyncio
+import itertools
+import json
+import subprocess
 import sys
 from contextlib import asynccontextmanager
 
@@ -8,6 +11,7 @@ import pytest
 
 pytest.importorskip("pygls")
 from dynfix.codemods.server import language_server
+from dynfix.codemods.trace import saved_facts
 from lsprotocol import types as lsp
 from pygls.lsp.client import LanguageClient
 from pygls.workspace import Workspace
@@ -115,6 +119,126 @@ async def session(folder):
         )
         assert await client.diagnostics() == []
         assert path.read_text() == "import torch\n"
+
+
+PUBLISHED = lsp.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS
+PLACE = {"start": {"line": 0, "character": 0}, "end": {"line": 9, "character": 0}}
+UNKNOWN = {"textDocument": {"uri": "file:///nowhere.py"}}
+MALFORMED = [
+    ("codeAction", {}),
+    ("codeAction", None),
+    ("codeAction", [1, 2]),
+    ("codeAction", {**UNKNOWN, "range": "x", "context": {"diagnostics": []}}),
+    ("codeAction", {**UNKNOWN, "range": {"start": {"line": -1, "character": 0}}, "context": {}}),
+    ("hover", UNKNOWN),
+    ("hover", {**UNKNOWN, "position": {"line": "a", "character": 0}}),
+    ("codeLens", {}),
+]
+UNANSWERABLE = [
+    ("codeAction", {**UNKNOWN, "range": PLACE, "context": {"diagnostics": []}}, []),
+    ("hover", {**UNKNOWN, "position": PLACE["start"]}, None),
+    ("codeLens", UNKNOWN, []),
+]
+
+
+class Wire:
+    """The server's pipes, for messages that no client would make."""
+
+    def __init__(self, folder):
+        command = [sys.executable, "-m", "dynfix.codemods.cli.command", "server"]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.server = subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL, **pipes)
+        self.numbers, self.said = itertools.count(1), []
+
+    def send(self, message):
+        body = message if isinstance(message, bytes) else json.dumps(message).encode()
+        self.server.stdin.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        self.server.stdin.flush()
+
+    def read(self):
+        length = int(self.server.stdout.readline().split(b":")[1])
+        while self.server.stdout.readline() != b"\r\n":
+            pass
+        return json.loads(self.server.stdout.read(length))
+
+    def note(self, name, params):
+        self.send({"jsonrpc": "2.0", "method": name, "params": params})
+
+    def ask(self, name, params):
+        """The answer; what comes before it is kept."""
+        number = next(self.numbers)
+        self.send({"jsonrpc": "2.0", "id": number, "method": name, "params": params})
+        while (answer := self.read()).get("id") != number:
+            self.said.append(answer)
+        return answer
+
+
+def test_odd_requests_are_answered(tmp_path):
+    wire = Wire(tmp_path)
+    wire.ask("initialize", {"processId": None, "rootUri": None, "capabilities": {}})
+    for name, params in MALFORMED:
+        assert wire.ask(f"textDocument/{name}", params)["error"]["code"] == -32602
+    for name, params, answer in UNANSWERABLE:
+        assert wire.ask(f"textDocument/{name}", params)["result"] == answer
+    wire.send(b"{bad}")
+    wire.send([])
+    wire.note("textDocument/didChange", {"textDocument": {"uri": "file:///never.py", "version": 3}})
+    wire.note("textDocument/didSave", UNKNOWN)
+    wire.note("textDocument/didClose", UNKNOWN)
+    opened = [("file:///a%00b.py", "python"), ("file:///a%20b.py", "python")]
+    for uri, language in [*opened, ("file:///a.txt", "plaintext")]:
+        document = {"uri": uri, "languageId": language, "version": 1, "text": TEXT}
+        wire.note("textDocument/didOpen", {"textDocument": document})
+        asked = {"textDocument": {"uri": uri}, "position": {"line": 5, "character": 9}}
+        answer = wire.ask("textDocument/hover", asked)["result"]
+        assert (answer is not None) is (language == "python")
+    assert wire.ask("textDocument/nothing", {})["error"]["code"] == -32601
+    assert wire.ask("shutdown", None)["result"] is None
+    assert wire.ask("textDocument/codeLens", UNKNOWN)["error"]["code"] == -32600
+    wire.note("exit", None)
+    assert wire.server.wait(30) == 0
+    told = [m["params"]["message"] for m in wire.said if m["method"] != PUBLISHED]
+    assert len(told) >= len(MALFORMED) and not any("nternal" in each for each in told)
+    assert {m["method"] for m in wire.said} == {PUBLISHED, "window/logMessage"}
+
+
+def test_the_last_run_stands_above_what_it_called(tmp_path):
+    text = f"import torch\n\n\ndef other(x):\n    return x\n\n\n{TEXT.partition('import torch')[2].strip()}\n"
+    path = tmp_path / "m.py"
+    path.write_text(text)
+    key = path.resolve()
+    saved_facts.keep_costs({f"{key}:M": (12.345, 2), f"{key}:other": (0.5, 0)}, str(tmp_path))
+    (tmp_path / "dynfix.toml").write_text("ignore = ['DYN9']\n")
+    asyncio.run(last_run(path, text))
+
+
+async def last_run(path, text):
+    uri = path.as_uri()
+    document = lsp.TextDocumentIdentifier(uri)
+    async with editor(path.parent) as (client, able):
+        assert able.code_lens_provider is not None
+        client.open(uri, text)
+        assert len(await client.diagnostics()) == 2
+        params = lsp.CodeLensParams(document)
+        found = await client.text_document_code_lens_async(params)
+        forward = text[: text.index("    def forward")].count("\n")
+        told = ["last run: 0.5 ms a call in eager, no graph break"]
+        told.append("last run: 12.3 ms a call in eager, 2 graph breaks")
+        shown = [(lens.range.start.line, lens.command.title) for lens in found]
+        assert shown == list(zip([3, forward], told, strict=True))
+
+        async def page(line):
+            place = lsp.HoverParams(document, lsp.Position(line, 12))
+            hover = await client.text_document_hover_async(place)
+            return hover and hover.contents.value
+
+        assert await page(forward) == f"{told[1]}\n"
+        finding = await page(forward + 1)
+        assert finding.startswith("## DYN301 print") and finding.endswith(f"{told[1]}\n")
+        path.write_text(text + "# changed since\n")
+        client.type(uri, 2, text + "# changed since\n")
+        await client.diagnostics()
+        assert await client.text_document_code_lens_async(params) == ()
 
 
 async def quick_fixes(client, uri):

@@ -100,7 +100,34 @@ PATHS = {
         return y
 """,
 }
+PATHS |= {
+    "a list of numbers": """
+        total, seen = 0.0, torch.zeros(5)
+        for i, v in enumerate(x.sum(1).tolist()):
+            total = total * 0.5 + v
+        for k in reversed(x.argmax(1).tolist()):
+            seen[k] += 1
+        if seen.max() > 2:
+            seen = seen / 2
+        return total, seen
+""",
+    "texts and nothing in what is returned": """
+        if x.sum() > 0:
+            return x.sum(), 1
+        warnings.warn("negative")
+        return x.mean(), 0
+""",
+    "a list of tensors": """
+        rows = [x[0], x[1]]
+        norm = torch.stack([r.norm() for r in rows]).sum()
+        if norm > 1:
+            rows = [r / norm for r in rows]
+        return rows[0], rows[1]
+""",
+}
 HEAD = """
+import warnings
+
 import torch
 from torch import nn
 
@@ -188,3 +215,42 @@ REFUSED = {
 def test_no_path(body):
     fixed = support.fixed(HEAD + body, unsafe=True, ignore=())
     assert "select by predicates when compiled" not in {f.fix.title for f in fixed.applied}
+
+
+WRITES = {
+    "buffers behind an early return": """
+        if x.sum() > 0:
+            return x
+        self.total.add_(1)
+        self.total[0] = 7.0
+        self.total[1] += 2
+        return x * 2
+""",
+    "a side for exactly one": """
+        chosen = torch.nonzero(x[:, 0] > 0).flatten()
+        if chosen.numel() == 1:
+            self.total[chosen] = 1.0
+        return x * 2
+""",
+    "the wrong side": """
+        negative = x[:, 0] < 0
+        if negative.any():
+            return x
+        self.total[negative] = 3.0
+        return x * 2
+""",
+}
+
+
+@pytest.mark.parametrize("body", WRITES.values(), ids=WRITES)
+def test_what_eager_does_not_reach_is_not_written(body):
+    head = HEAD.replace("self.seen = 0", 'self.register_buffer("total", torch.zeros(4))')
+    fixed = support.fixed(head + body, unsafe=True, ignore=()).source.text
+    before, after = [
+        side_by_side.load_text(t, "model.py", "model").Model() for t in (head + body, fixed)
+    ]
+    torch._dynamo.reset()
+    compiled = torch.compile(after, backend="eager")
+    for x in (torch.ones(4, 3), -torch.ones(4, 3), torch.eye(4, 3) - 0.1):
+        torch.testing.assert_close(compiled(x), before(x))
+        torch.testing.assert_close(after.total, before.total)

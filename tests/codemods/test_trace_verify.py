@@ -6,6 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from dynfix.codemods.cli import side_by_side, trace_verify
+from dynfix.codemods.trace import saved_facts
 
 from . import support
 
@@ -177,6 +178,119 @@ def test_other_values_when_compiled(project):
     wrong = trace_verify.observe(
         [str(project / "script.py")], {path: COMPILED.replace("FACTOR", "3")}
     )
-    assert list(right.whole.values()) == list(wrong.whole.values()) == [True]
+    assert list(right.breaks.values()) == list(wrong.breaks.values()) == [0]
     assert right.differs(wrong, ("values",)) == "step gives other values when compiled"
     assert right.blamed(wrong, ("values",)) == {path}
+
+
+ATTENTION = """import math, torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = torch.nn.Linear(8, 24)
+
+    def forward(self, x):
+        q, k, v = self.lin(x).chunk(3, -1)
+        weights = torch.softmax(q @ k.mT / math.sqrt(q.size(-1)), dim=-1)
+        return weights @ v
+"""
+CALLS = """import torch
+from model import Model
+torch.manual_seed(1)
+model = Model()
+for _ in range(3):
+    model(torch.randn(2, 5, 8)).square().sum().backward()
+"""
+
+
+def test_fixes_that_round_are_verified_with_a_tolerance_and_what_they_took_is_kept(project):
+    (project / "model.py").write_text(ATTENTION)
+    (project / "script.py").write_text(CALLS)
+    argv = ("--trace", "script.py", "--unsafe-fixes", "--select", "DYN804", "model.py")
+    _, _, err = support.command(*argv)
+    assert "Verified by running script.py: the same values" in err
+    assert "scaled_dot_product_attention" in (project / "model.py").read_text()
+    ((name, (milliseconds, breaks)),) = saved_facts.costs("model.py", str(project)).items()
+    assert (name, breaks) == ("Model", 0) and milliseconds > 0
+    wrong = ATTENTION.replace("dim=-1", "dim=-2")
+    runs = [
+        trace_verify.observe(["script.py"], {str(project / "model.py"): t}, rounded=True)
+        for t in (ATTENTION, wrong)
+    ]
+    assert runs[0].differs(runs[1], ("values",)) == "other values"
+
+
+def test_verify_takes_a_tolerance_for_fixes_that_round(project):
+    made = (
+        "\n\ndef make():\n    torch.manual_seed(0)\n    return Model(), (torch.randn(2, 5, 8),)\n"
+    )
+    (project / "model.py").write_text(ATTENTION + made)
+    argv = ("--unsafe-fixes", "--select", "DYN804", "--check", "--verify", "model.py:make")
+    _, out, _ = support.command(*argv)
+    assert "fixes kept           1" in out and "up to rounding" in out
+
+
+BRANCH = """import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+
+    def forward(self, x):
+        h = self.lin(x)
+        if h.sum() > 0:
+            h = h * 2
+            h = h + 1
+        else:
+            h = h - 1
+        return h
+"""
+TWICE = """import torch
+from model import Model
+torch.manual_seed(1)
+model, x = Model(), torch.randn(2, 4) * 9
+for given in (x, -x):
+    model(given)
+"""
+
+
+def test_a_run_that_took_every_side_proves_a_path(project):
+    (project / "model.py").write_text(BRANCH)
+    (project / "script.py").write_text(TWICE.replace("(x, -x)", "(x, x)"))
+    support.command("--trace", "script.py", "model.py")
+    assert (project / "model.py").read_text() == BRANCH
+    (project / "script.py").write_text(TWICE)
+    _, _, err = support.command("--trace", "script.py", "model.py")
+    assert "one graph: 0 of 1 modules before, 1 of 1 after" in err
+    assert "torch.where" in (project / "model.py").read_text()
+
+
+UNSUITED = """import torch
+from torch import nn
+
+NAMES = ["a", "b", "c", "d"]
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+
+    def forward(self, x):
+        best = self.lin(x).argmax(-1)
+        return best, [NAMES[i] for i in best.tolist()]
+"""
+
+
+def test_what_dynamo_cannot_go_on_with_is_taken_back(project):
+    """Dynamo fails on a symbol that picks from a list; the frame would silently run in eager."""
+    (project / "model.py").write_text(UNSUITED)
+    (project / "script.py").write_text(TWICE)
+    _, _, err = support.command("--unsafe-fixes", "--trace", "script.py", "model.py")
+    assert "model.py: fixes taken back: Model has more graph breaks" in err
+    assert (project / "model.py").read_text() == UNSUITED

@@ -136,7 +136,8 @@ class BuiltinOnTensor(Rule):
     `max(a, b)`, `min(a, b)`, `any(t)`, `all(t)` and `sorted(t)` compare tensors one by one, each
     comparison read on the host. `torch.maximum`, `torch.minimum`, `t.any()` and `t.all()` are
     operators: unsafe, for ties share their gradient there, NaN wins, and `any` and `all` give a
-    tensor.
+    tensor. torch 2.13 traces `max` and `min` as these operators: they are reported where
+    `target-torch` is older.
     """
 
     code = "DYN207"
@@ -148,7 +149,7 @@ import torch
 
 @torch.compile
 def step(x: torch.Tensor):
-    return max(x.mean(), x.sum())
+    return x * any(torch.arange(4) > x.mean())
 """
     after = """
 import torch
@@ -156,7 +157,7 @@ import torch
 
 @torch.compile
 def step(x: torch.Tensor):
-    return torch.maximum(x.mean(), x.sum())
+    return x * (torch.arange(4) > x.mean()).any()
 """
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
@@ -165,6 +166,9 @@ def step(x: torch.Tensor):
             return
         if is_logged(node, context) or not any(context.kind(a).is_tensor for a in node.args):
             return
+        plain = name in ("max", "min") and not node.keywords
+        if plain and not context.settings.targets_before("2.13"):
+            return  # no break
         built = self._fix(node, name, context)
         yield context.finding(self, node, fix=built)
 

@@ -115,7 +115,7 @@ _LAST = (  # fixes that write in eager, change a type there, or let a loop go on
     "keep the tensor",
 )
 _NUMBER = "eager has a number there"
-_READS = frozenset("DYN101 DYN102 DYN103 DYN105 DYN501 DYN504".split())
+_READS = frozenset("DYN101 DYN102 DYN103 DYN105 DYN501 DYN504 DYN701".split())
 
 
 def _decides_in(finding: Finding, function: Function, context: FileContext) -> bool:
@@ -129,7 +129,7 @@ def _decides_in(finding: Finding, function: Function, context: FileContext) -> b
 
 def _open(finding: Finding) -> bool:
     """Whether there is no fix, or one that changes more than a path for compiled code does."""
-    return finding.fix is None or finding.fix.title in _LAST
+    return finding.fix is None or finding.fix.needs_next or finding.fix.title in _LAST
 
 
 def _is_safe(finding: Finding) -> bool:

@@ -4,11 +4,13 @@ draws it."""
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.source.spans import Fix, Safety
 from ....rewriter.transforms.compiled.compiled_scalars import made_of_drawn_test, made_of_draws
 from ....rewriter.transforms.condition import DECIDES
+from ....rewriter.transforms.torch_draw import torch_draw
 from ..host.host_read import kept_as_tensor
 
 if TYPE_CHECKING:
@@ -21,36 +23,24 @@ _WHY = (
 )
 # Dynamo draws these outside the graph, and hands the number in.
 _NUMBERS_OF_DYNAMO = ("random.random", "random.uniform")
-# What torch draws in place of a call, by the number of its arguments.
-_FORMS = {
-    ("random.random", 0): "{t}.rand(())",
-    ("numpy.random.rand", 0): "{t}.rand(())",
-    ("numpy.random.random", 0): "{t}.rand(())",
-    ("numpy.random.randn", 0): "{t}.randn(())",
-    ("random.uniform", 2): "{t}.empty(()).uniform_({0}, {1})",
-    ("numpy.random.uniform", 0): "{t}.rand(())",
-    ("numpy.random.uniform", 2): "{t}.empty(()).uniform_({0}, {1})",
-    ("numpy.random.normal", 2): "{t}.empty(()).normal_({0}, {1})",
-    ("random.gauss", 2): "{t}.empty(()).normal_({0}, {1})",
-    ("numpy.random.beta", 2): "{t}.distributions.Beta({0}, {1}).sample()",
-    ("random.betavariate", 2): "{t}.distributions.Beta({0}, {1}).sample()",
-}
 
 
 def drawn_by_torch(call: ast.Call, context: FileContext) -> Fix | None:
     """The Fix, or None where a tensor cannot stand for the number."""
-    text, found = _drawn(call, context), context.torch(call)
+    text, found = torch_draw(call, context), context.torch(call)
     if not text or found is None or not _fits(call, context):
         return None
     edit = context.replacement(call, text)
-    return context.fix("draw with torch", edit, safety=Safety.UNSAFE, why=_WHY, imports=found[1])
+    fix = context.fix("draw with torch", edit, safety=Safety.UNSAFE, why=_WHY, imports=found[1])
+    decides = isinstance(context.parent(call), ast.Compare)
+    return replace(fix, needs_next=decides) if isinstance(fix, Fix) else fix
 
 
 def drawn_when_compiled(call: ast.Call, context: FileContext) -> Fix | None:
     """The Fix that has torch draw in compiled code alone, or None."""
 
     def drawn(node: ast.Call) -> str:
-        return _drawn(node, context)
+        return torch_draw(node, context)
 
     if not drawn(call):
         return None
@@ -62,16 +52,6 @@ def drawn_when_compiled(call: ast.Call, context: FileContext) -> Fix | None:
     else:
         made = made_of_draws(call, drawn, context)
     return made if isinstance(made, Fix) else None
-
-
-def _drawn(call: ast.Call, context: FileContext) -> str:
-    """The source of a tensor that torch draws in place of a call; "" where there is none."""
-    form = _FORMS.get((context.resolve(call.func) or "", len(call.args)))
-    found = context.torch(call)
-    plain = not call.keywords and not any(isinstance(a, ast.Starred) for a in call.args)
-    if form is None or found is None or not plain:
-        return ""
-    return form.format(*map(context.segment, call.args), t=found[0])
 
 
 def _decided(call: ast.Call, context: FileContext) -> ast.If | ast.IfExp | None:

@@ -57,11 +57,12 @@ class Introspection(CallRule):
 import inspect
 
 import torch
+import torch.nn.functional as F
 
 
 @torch.compile
 def step(x: torch.Tensor):
-    if "alpha" in inspect.signature(torch.relu).parameters:
+    if "alpha" in inspect.signature(F.relu).parameters:
         return x
     return torch.relu(x)
 """

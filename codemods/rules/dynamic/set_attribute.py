@@ -25,11 +25,12 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 class SetAttribute(Rule):
     """
     An attribute that is stored under a computed name cannot be guarded, and older releases refuse
-    it under capture; torch 2.13 does not, so that this is a note. Where the name is a known string,
-    a plain assignment does the same, and is safe. A name that is truly computed is only reported.
+    it under capture; torch 2.13 does not. Where the name is a known string, a plain assignment does
+    the same, and is safe. A name that is truly computed is only reported.
     """
 
     code = "DYN401"
+    whole_since = "2.13"
     safety = Safety.SAFE
     nodes = (ast.Expr,)
     before = """

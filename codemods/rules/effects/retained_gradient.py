@@ -1,4 +1,4 @@
-"""DYN310: a gradient of an intermediate tensor is kept."""
+"""DYN310: the gradient of an intermediate tensor is kept with `retain_grad()`."""
 
 from __future__ import annotations
 

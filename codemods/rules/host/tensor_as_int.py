@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from ....rewriter.analysis.kinds import MODULE, MODULES
 from ...analysis.captured_walk import read_ahead
 from ...analysis.implicit_ints import places
 from ..base import Rule
@@ -36,6 +37,8 @@ def step(x: torch.Tensor):
 """
 
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
+        if isinstance(node, ast.Call) and context.kind(node.func).what in (MODULE, MODULES):
+            return  # a submodule that is named like a tensor's method
         taken = isinstance(node, ast.Call) and context.resolve(node.func) in self.takers
         for number in node.args if taken else places(context.resolve, node):
             is_ahead = isinstance(number, ast.IfExp) and read_ahead(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ...analysis.findings import Finding
 
 
-_BREAKS = "text is made of a tensor's value, which breaks the graph"
+_BREAKS = "a tensor's value is formatted as text, which breaks the graph"
 _WHOLE = "`%` puts a tensor's value into text, and leaves the whole function to eager"
 _RAISES = "`format(...)` of a tensor raises an error when compiled"
 _WORKED = "text made of a tensor's value is worked with, which breaks the graph"

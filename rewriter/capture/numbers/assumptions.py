@@ -15,9 +15,10 @@ import torch
 import torch.fx
 
 from ....runtime.programs.recipes import Apply, Output, Recipe
+from ....runtime.programs.steps import CALL_INPUT
 from .. import opsets
 from ..node_arguments import as_nodes
-from ..values import CALL_INPUT, Meta, Number, TracedTensor
+from ..values import Meta, Number, TracedTensor
 
 # What takes of a tensor its sizes, dtype or device alone: of the later arguments, or of all.
 _AS_ANOTHER = frozenset(("expand_as", "view_as", "reshape_as", "type_as", "to"))
@@ -39,13 +40,13 @@ def holds(rec: Any, recipe: Recipe, value: Any) -> bool:
 
 def _allowed(rec: Any) -> bool:
     """Never on a GPU: an operator that gets indices of another call may leave it unusable."""
-    return not torch.cuda.is_initialized() and not rec.open_contexts
+    return not torch.cuda.is_initialized() and not rec.open_contexts  # type: ignore[no-untyped-call]
 
 
 def _stable(rec: Any, value: Any) -> bool:
     place = rec.origin()
     turn = rec.assumed[place] = rec.assumed.get(place, 0) + 1
-    return turn <= MAX_ASSUMPTIONS_AT_SITE and rec.moving.may_assume((place, turn), value)
+    return turn <= MAX_ASSUMPTIONS_AT_SITE and bool(rec.moving.may_assume((place, turn), value))
 
 
 def _outputs(recipe: Recipe) -> Iterator[Output]:

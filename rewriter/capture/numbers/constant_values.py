@@ -13,11 +13,12 @@ import torch.fx
 from ....lowering.graph.func_transforms import PulledBack, Transformed
 from ....runtime.guards.guard import Obj
 from ....runtime.programs.recipes import Apply, Input
+from ....runtime.programs.steps import CALL_INPUT
 from ... import catalogue
 from .. import opsets
 from ..dynamic_inputs import is_argument
 from ..nested import tensors_in
-from ..values import CALL_INPUT, Meta, TracedTensor, is_plain
+from ..values import Meta, TracedTensor, is_plain
 
 MAX_COMPARED_ELEMENTS = (
     64  # elements of an input that a call compares, so that what follows from it is constant

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from ....lowering.opinfo import having
-from ....runtime.programs.recipes import Apply
+from ....runtime.programs.recipes import Apply, ConstRecipe
+from ....runtime.programs.steps import CALL_INPUT
 from ... import catalogue
 from .. import opsets
 from ..nested import tensors_in
 from ..node_arguments import as_nodes
 from ..segments import LIBRARY
-from ..values import CALL_INPUT
 from . import constant_values, scalar_forms, scalars, traced_sizes
 
 _PARTS = having("parts")
@@ -89,7 +89,7 @@ def asked(rec: Any, name: str, args: Any, kwargs: Any) -> Any:
 def _number(rec: Any, tensor: Any, value: Any, method: str, arguments: tuple[int, ...]) -> Any:
     seen = getattr(tensor, method)(*arguments)
     form = traced_sizes.OpenRead(seen, value, value.meta, method, arguments)
-    parts = (rec.value_recipe(value), *map(scalars.ConstRecipe, arguments))
+    parts = (rec.value_recipe(value), *map(ConstRecipe, arguments))
     recipe = Apply(getattr(torch.Tensor, method), parts)
     return scalars.traced(seen, recipe, form, rec)
 

@@ -211,8 +211,8 @@ def operands(rec: Any, name: str, args: Any, kwargs: Any, places: Places) -> Any
     args, kwargs, given, origin = list(args), dict(kwargs), {}, rec.origin_text()
     for place in places:
         into = kwargs if isinstance(place, str) else args
-        number = into[place]  # type: ignore[index]
-        into[place] = scalars.plain(number)  # type: ignore[index]
+        number = into[place]
+        into[place] = scalars.plain(number)
         if has_form(number):
             form = node_of(number.form, rec.segment, origin)
             # a number on the host goes with a tensor on any device, another with its own alone
@@ -230,7 +230,7 @@ def _operand(args: Any) -> torch.Tensor:
     """The first tensor of numbers, or of a list of such."""
     lists = [[arg] if isinstance(arg, torch.Tensor) else arg for arg in args]
     given = [each for each in lists if isinstance(each, list | tuple) and each]
-    return next((each[0] for each in given if _is_real_like(each)), given[0][0])  # type: ignore[no-any-return]
+    return next((each[0] for each in given if _is_real_like(each)), given[0][0])
 
 
 def _is_on(form: Any, device: str) -> bool:

@@ -232,7 +232,7 @@ class RecordedSymbols:
         return [at for at, symbol in self._symbols.items() if self.env.simplify(symbol).is_number]
 
 
-class _Run(torch.fx.Interpreter):  # type: ignore[misc]
+class _Run(torch.fx.Interpreter):
     """Runs a graph on fakes and notes what each form's node gave."""
 
     @property

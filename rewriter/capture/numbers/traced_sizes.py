@@ -17,6 +17,7 @@ import torch.fx
 from ....runtime.programs.recipes import Env, Recipe
 from ....runtime.programs.steps import CALL_INPUT
 from .. import opsets
+from ..segments import SegmentBuilder
 from ..stops import RecordingStopped
 from ..values import Meta, Number, TracedTensor
 from .scalars import plain, size_form, traced
@@ -52,7 +53,7 @@ class SizeForm:
     bounded = True  # whether no call can give more than LARGEST
     open = False  # whether the data of a call decides it, so that no expression stands for it
 
-    def make(self, segment: Any, origin: str) -> torch.fx.Node:
+    def make(self, segment: SegmentBuilder, origin: str) -> torch.fx.Node:
         """A new node of `segment` that gives the number."""
         raise NotImplementedError
 
@@ -67,7 +68,7 @@ class Read(SizeForm):
         self.value, self.meta, self.method, self.arguments = value, meta, method, arguments
         self.gone = False  # the tensor was inside of a function that is over
 
-    def make(self, segment: Any, origin: str) -> torch.fx.Node:
+    def make(self, segment: SegmentBuilder, origin: str) -> torch.fx.Node:
         if self.gone:
             raise RecordingStopped
         tensor = segment.node(self.value, self.meta)
@@ -89,7 +90,7 @@ class InputNumber(SizeForm):
         super().__init__(seen)
         self.value = TracedTensor(CALL_INPUT, None, index, Number(seen))
 
-    def make(self, segment: Any, origin: str) -> torch.fx.Node:
+    def make(self, segment: SegmentBuilder, origin: str) -> torch.fx.Node:
         return segment.node(self.value, self.value.meta)
 
 
@@ -101,7 +102,7 @@ class Computed(SizeForm):
         self.function, self.parts = function, parts
         self.open = any(isinstance(part, SizeForm) and part.open for part in parts)
 
-    def make(self, segment: Any, origin: str) -> torch.fx.Node:
+    def make(self, segment: SegmentBuilder, origin: str) -> torch.fx.Node:
         parts = tuple(
             node_of(part, segment, origin) if isinstance(part, SizeForm) else part
             for part in self.parts
@@ -109,7 +110,7 @@ class Computed(SizeForm):
         return segment.call("call_function", self.function, parts, {}, origin)
 
 
-def node_of(form: SizeForm, segment: Any, origin: str) -> torch.fx.Node:
+def node_of(form: SizeForm, segment: SegmentBuilder, origin: str) -> torch.fx.Node:
     """The node of `form` in `segment`, made where it is first asked for. It is no operator: a graph
     of sizes alone is empty."""
     if form not in segment.sizes:

@@ -79,11 +79,11 @@ class Seen:
     rough: frozenset[str] = frozenset()
 
 
-class EffectWatch(DispatchMode):
+class EffectWatch(DispatchMode):  # type: ignore[no-untyped-call]
     """Notes what the operators that pass by may do; those that write are not run."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.partial: set[str] = set()
         self.rough: set[str] = set()
 
@@ -156,7 +156,7 @@ class FakeValues:
         return next((key for key, (fake, _) in self._fakes.items() if fake is tensor), id(tensor))
 
     def _looked_at(self, node: ast.expr) -> "Seen | UnknownValue":
-        handler = getattr(self, f"_{type(node).__name__}", None)
+        handler: Callable[[ast.expr], Seen] | None = getattr(self, f"_{type(node).__name__}", None)
         if handler is None:
             return UnknownValue(f"a {type(node).__name__}")
         try:

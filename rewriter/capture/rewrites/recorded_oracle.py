@@ -4,6 +4,7 @@ at the place (see `patterns.oracle`)."""
 import ast
 import contextlib
 import types
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,10 +12,22 @@ import torch
 
 from ...analysis.file_view import FileView
 from ...analysis.import_names import ImportedNames
-from ...analysis.kinds import ANY, FUNCTION, MODULE, NDARRAY, NONE, SIMPLE, SIZE, TENSORS, Kind
+from ...analysis.kinds import (
+    ANY,
+    FUNCTION,
+    MODULE,
+    NDARRAY,
+    NONE,
+    SIMPLE,
+    SIZE,
+    TENSORS,
+    Kind,
+    Side,
+    Sides,
+)
 from ...analysis.kinds import Tokens as KindTokens
 from ...analysis.torch_facts import DTYPES, MAKES
-from ...analysis.where_safety import Side
+from ...analysis.tree_walk import FunctionNode
 from ...source.source_file import SourceFile
 from ...source.spans import Edit, Intent
 from . import sheltered_sides
@@ -58,14 +71,14 @@ class RecordedOracle(FileView):
     def __init__(
         self,
         source: SourceFile,
-        function: ast.AST,
+        function: FunctionNode,
         values: FakeValues,
         places: list[ast.AST],
         names: ImportedNames,
     ) -> None:
         super().__init__(source, names)
         self.values = values
-        args = function.args  # type: ignore[attr-defined]
+        args = function.args
         first = next(iter([*args.posonlyargs, *args.args]), None)
         self.self_name = first.arg if first is not None else None
         self.functions = {function: _Function(function, self.self_name)}
@@ -147,7 +160,7 @@ class RecordedOracle(FileView):
             return tokens.fresh()
         return tokens.of("shape", sizes, tuple(value.stride()))
 
-    def replacement(self, node: ast.AST, text: str) -> Edit:
+    def replacement(self, node: ast.expr | ast.stmt, text: str) -> Edit:
         """The edit that puts `text` in the place of a node; what is recorded needs no comments."""
         intent = Intent.STATEMENTS if isinstance(node, ast.stmt) else Intent.EXPRESSION
         start, end = self.source.span(node)
@@ -155,7 +168,7 @@ class RecordedOracle(FileView):
 
     # -- proofs
 
-    def proved(self, first: ast.expr, second: ast.expr) -> tuple[Side, Side] | None:
+    def proved(self, first: ast.expr, second: ast.expr) -> Sides | None:
         """Both sides, as they come out on fake tensors; None where one may raise, write, draw or
         turn a zero gradient into NaN, or where `torch.where` lays its result out otherwise."""
         try:
@@ -167,7 +180,7 @@ class RecordedOracle(FileView):
 
     def sheltered(
         self, first: ast.expr, second: ast.expr
-    ) -> tuple[tuple[Side, Side], tuple[list[ast.expr], list[ast.expr]]] | None:
+    ) -> tuple[Sides, tuple[list[ast.expr], list[ast.expr]]] | None:
         """Both sides, and for each the tensors that it must not have where it is not taken."""
         sides = self._sides(first, second) if self.values.static else None
         if sides is None:
@@ -186,7 +199,7 @@ class RecordedOracle(FileView):
             raise UnknownValue("its gradient may differ at the values that replace masked ones")
         return given
 
-    def _sides(self, first: ast.expr, second: ast.expr) -> tuple[Side, Side] | None:
+    def _sides(self, first: ast.expr, second: ast.expr) -> Sides | None:
         """Both sides; None where one may raise, write or draw, or `torch.where` lays its result out
         otherwise."""
         try:
@@ -210,7 +223,7 @@ class RecordedOracle(FileView):
         bare = isinstance(node, (ast.Name, ast.Attribute))
         return Side(self.kind(node), leaves, bare=bare)
 
-    def doubt(self, at: ast.AST, sides: tuple[Side, Side], nodes: Any, targets: set[str]) -> str:
+    def doubt(self, at: ast.AST, sides: Sides, nodes: Sequence[ast.expr], targets: set[str]) -> str:
         """Why the values chosen may differ from eager's. Whether anyone can tell a new tensor from
         the one that eager keeps is asked of the recordings (`choices`, `kept_objects`)."""
         self.values.sides += nodes

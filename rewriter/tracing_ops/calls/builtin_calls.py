@@ -147,7 +147,7 @@ def _len(rec: Recorder, obj: Any) -> int:
         answer: Any = rec.call(method, (obj,), {})
         traced = type(answer) in scalars.TRACED and isinstance(answer, int)
         if traced and answer >= 0:
-            return answer
+            return answer  # type: ignore[no-any-return]
         return c_calls.given(rec, len, obj, "__len__", answer)  # type: ignore[no-any-return]
     items.guard_structure(rec, obj)
     return rec.once(len, (obj,))
@@ -276,7 +276,7 @@ def _reduce(rec: Recorder, callback: Any, iterable: Any, *initial: Any) -> Any:
 
 def _sum(rec: Recorder, iterable: Any, start: Any = 0) -> Any:
     """Added as Python code would: C's own loop over floats reads the digits of traced numbers."""
-    values = rec.once(list, (iteration.over(rec, iterable),))
+    values: list[Any] = rec.once(list, (iteration.over(rec, iterable),))
     if all(map(is_constant, (start, *values))):
         return sum(values, start)
     total = start
@@ -286,7 +286,7 @@ def _sum(rec: Recorder, iterable: Any, start: Any = 0) -> Any:
 
 
 def _sorted(rec: Recorder, iterable: Any, *, key: Any = None, reverse: Any = False) -> list[Any]:
-    values = rec.once(list, (iteration.over_whole(rec, iterable),))
+    values: list[Any] = rec.once(list, (iteration.over_whole(rec, iterable),))
     keys = concretize(
         [rec.call(key, (value,), {}) for value in values] if key is not None else values
     )
@@ -309,7 +309,7 @@ def _extreme(op: str, function: Any) -> Callable[..., Any]:
         return best_of(rec, iteration.stepwise(rec, args[0]), key, default)
 
     def best_of(rec: Recorder, values: Iterator[Any], key: Any, default: Any) -> Any:
-        measure = (
+        measure: Callable[[Any], Any] = (
             (lambda value: value) if key is None else (lambda value: rec.call(key, (value,), {}))
         )
         best = next(values, _NOTHING)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from ....runtime.guards.guard import Is, Obj
+from ....runtime.guards.guard import Attr, Is, Item, Obj
 from ....runtime.warning_filters import suppress_warnings
 from ... import catalogue
 from ...capture import deep_calls, substituted_nodes
@@ -20,7 +20,6 @@ from ...capture.numbers import scalars
 from ...capture.numbers.scalars import TRACED
 from ...capture.trace import Recorder
 from .. import (
-    attribute_ops,
     c_calls,
     containers,
     contexts,
@@ -143,19 +142,17 @@ def _python(rec: Recorder, function: types.FunctionType, args: Args, kwargs: Kwa
 def _place(rec: Recorder, function: types.FunctionType) -> None:
     """A function from outside, its cells and its mutable defaults have paths; its code and defaults
     are guarded."""
-    base = attribute_ops.Obj(function, function.__qualname__)
+    base = Obj(function, function.__qualname__)
     rec.known.register(function, base)
     name_ops.guard_absent(rec, function)
     if not is_stable(function):
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
-            rec.known.guard(attribute_ops.Attr(base, name), Is(getattr(function, name)))
+            rec.known.guard(Attr(base, name), Is(getattr(function, name)))
     for index, value in enumerate(function.__defaults__ or ()):
         if not is_constant(value):
-            rec.known.fixed(
-                value, attribute_ops.Item(attribute_ops.Attr(base, "__defaults__"), index)
-            )
+            rec.known.fixed(value, Item(Attr(base, "__defaults__"), index))
     for name, value in (function.__kwdefaults__ or {}).items():
-        rec.known.fixed(value, attribute_ops.Item(attribute_ops.Attr(base, "__kwdefaults__"), name))
+        rec.known.fixed(value, Item(Attr(base, "__kwdefaults__"), name))
 
 
 def _unseen(rec: Recorder, function: Any, args: Args, kwargs: Kwargs, why: str) -> Any:
@@ -198,7 +195,7 @@ def _compiled(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
         return _python(rec, function, args, kwargs)
     original, path = getattr(function, kept), rec.known.path_of(function)
     if path is not None:
-        rec.known.loaded(original, attribute_ops.Attr(path, kept))
+        rec.known.loaded(original, Attr(path, kept))
     return call(rec, original, args, kwargs)
 
 

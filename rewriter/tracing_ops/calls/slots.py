@@ -28,7 +28,7 @@ def takes(function: Any) -> bool:
         return _is_plain(function.__self__)
     elif not isinstance(function, types.WrapperDescriptorType):
         return False
-    owner = function.__objclass__  # type: ignore[attr-defined]
+    owner = function.__objclass__
     return (owner is object and function.__name__ in _NAMES) or (
         function.__name__ == "__init__" and issubclass(owner, BaseException)
     )

@@ -187,9 +187,9 @@ def _stacked(made: Any) -> Any:
 
 
 def _check_is_size(i: Any, message: Any = None, *, max: Any = None) -> None:
-    torch._check(i >= 0, message)
+    torch._check(i >= 0, message)  # type: ignore[no-untyped-call]
     if max is not None:
-        torch._check(i <= max, message)
+        torch._check(i <= max, message)  # type: ignore[no-untyped-call]
 
 
 def answered(func: Any, classes: Any, args: Any, kwargs: Any) -> Any:

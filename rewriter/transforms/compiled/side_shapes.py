@@ -36,9 +36,14 @@ class SideShapes:
         if kind.is_number and not kind.optional and not kind.host:
             return _NUMBER if self.context.seen(node) or _settled(node) else None
         handler = getattr(self, f"_{type(node).__name__}", None)
+        asked: list[str] = []
+        ask, self.ask = self.ask, asked.append
         found = handler(node) if handler else None
-        if found is None and self.context.seen(node):  # it was evaluated here, and fits
+        self.ask = ask
+        if (found is None or asked) and self.context.seen(node):  # it was evaluated here, and fits
             return _SCALAR if kind.rank == 0 else (grouped(node, self._text(node)), kind.shape)
+        for fact in asked:
+            ask(fact)
         return found
 
     def agree(self, one, other):

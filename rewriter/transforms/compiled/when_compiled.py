@@ -57,6 +57,10 @@ def made_of_expression(node: ast.IfExp, oracle, loose: bool = False) -> Fix | Re
     return CompiledExpression(node, oracle, loose).fix()
 
 
+def _listed(side):
+    return side if isinstance(side, list) else [side]
+
+
 class Compiled:
     """One `if` (with its `elif`s) on its way to a second form."""
 
@@ -104,7 +108,10 @@ class Compiled:
         why = "; ".join(self.doubts) and f"in compiled code {'; '.join(self.doubts)}"
         safety = Safety.UNSAFE if why else Safety.SAFE
         fix = self.context.fix(title, *edits, safety=safety, why=why, imports=self.torch[1])
-        return replace(fix, asked=True) if isinstance(fix, Fix) else fix
+        sides = [n for name in ("body", "orelse") for n in _listed(getattr(self.node, name, []))]
+        shown = _HANDLED not in self.doubts and self.context.ran(sides)
+        compiled = {"asked": True, "compiled": True, "ran": shown}
+        return replace(fix, **compiled) if isinstance(fix, Fix) else fix
 
     def _handled(self):
         """Whether it stands in a `try` that has handlers."""

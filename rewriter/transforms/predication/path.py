@@ -5,9 +5,10 @@ with its state as it was; what is returned early is selected at the end."""
 import ast
 import copy
 
-from ...analysis.kinds import ANY
-from ...analysis.output_calls import is_log, is_print
-from .predicated_values import NotPredicated, PredicatedValues, method
+from ...analysis.call_effects import draws
+from ...analysis.kinds import ANY, TENSORS
+from ...analysis.output_calls import is_log, is_print, is_warning
+from .predicated_values import NotPredicated, PredicatedValues, method, parsed
 from .returns import Returns
 
 _STOPS = (ast.Break, ast.Continue, ast.Return, ast.Raise)
@@ -31,9 +32,9 @@ class PredicatedPath:
         self.values = PredicatedValues(context, torch)
         self.returns = Returns(self)
         self.bound, self.late, self.taken = set(), set(), names_in(function)
-        self.kinds, self.guards = {}, {}
+        self.kinds, self.guards, self.empty = {}, {}, {}
         self.active, self.turn, self.base, self.exits = None, None, None, 0
-        self.asserts, self.doubts = [], {}
+        self.asserts, self.draws, self.doubts = False, False, {}
         self.size = 0
 
     # Names and small nodes
@@ -76,6 +77,7 @@ class PredicatedPath:
             self.size += 1
             if self.size > 400:
                 raise NotPredicated("it would be too long")
+            self.draws = self.draws or (predicate is not None and draws(statement))
             convert = getattr(self, f"_{type(statement).__name__.lower()}", None)
             if convert is None:
                 raise NotPredicated(
@@ -178,14 +180,17 @@ class PredicatedPath:
 
     def _sides(self, test, body, orelse, predicate):
         """A choice that Python makes while the graph is made."""
-        opened = self.returns.open(self._exits_by_tensor([*body, *orelse]))
-        before = self._state()
+        within = predicate is not None or self._returns_deep([*body, *orelse])
+        opened = self.returns.open(within and self._may_return([*body, *orelse]))
+        before, left = self._state(), self.returns.state
         first = self.block(body, predicate)
         after, self_state = self._state(), before
         self._restore(self_state)
         second = self.block(orelse, predicate)
         first += self._as_tensors(before, after, self._state())
         second += self._as_tensors(before, self._state(), after)
+        if self.returns.state != left:
+            raise NotPredicated("one side of a Python condition returns by a tensor")
         self._join(after)
         return [*opened, ast.If(test, first or [ast.Pass()], second)]
 
@@ -210,12 +215,16 @@ class PredicatedPath:
         self.late |= self.bound ^ bound
         self.bound &= bound
 
-    def _exits_by_tensor(self, body):
-        """Whether a `return` in some statements depends on a tensor; asked for loosely."""
+    def _may_return(self, body):
         return any(isinstance(n, ast.Return) for s in body for n in ast.walk(s))
+
+    def _returns_deep(self, body):
+        """Whether a `return` stands below another statement, which may depend on a tensor."""
+        return self._may_return(s for s in body if not isinstance(s, ast.Return))
 
     def _chosen(self, node, truth, predicate):
         self.values.chosen += 1
+        self.values.sides += [*node.body, *node.orelse]
         if self.returns.drops(node, predicate):
             self.doubts.setdefault("where a mask chooses nothing, there are no rows to return")
             return self.block(node.orelse, predicate)
@@ -234,21 +243,37 @@ class PredicatedPath:
         return made + (self.block(node.orelse, other) if node.orelse else [])
 
     def _guard(self, held, test, predicate):
-        """What a predicate asks to be not empty: the names; None where it asks for more."""
+        """What a predicate asks to be not empty: the names; None where it asks for more. `empty`:
+        the same of predicates that ask for something to be empty."""
+        asked, empty = self._rows_asked(test)
         outer = self.guards.get(predicate, set()) if predicate else set()
-        asked = self._nonempty(test)
-        self.guards[held] = None if asked is None or outer is None else asked | outer
+        self.guards[held] = None if not asked or empty or outer is None else asked | outer
+        if asked and empty and outer is not None:
+            self.empty[held] = asked
 
-    def _nonempty(self, test):
-        """The names of a test whether something is (not) empty; None for other tests."""
+    def _rows_asked(self, test):
+        """(the names of which a test asks whether there are rows, whether there must be none); no
+        names where it asks for something else."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            return self._nonempty(test.operand)
-        text = ast.unparse(test)
-        counted = isinstance(test, ast.Compare) and ast.unparse(test.comparators[0]) in ("0", "1")
-        if not counted and not text.endswith(".any()"):
-            return None
+            asked, empty = self._rows_asked(test.operand)
+            return asked, not empty
+        empty = False
+        if isinstance(test, ast.Compare) and len(test.ops) == 1:
+            compared = type(test.ops[0]), ast.unparse(test.comparators[0])
+            empty = compared in ((ast.Eq, "0"), (ast.Lt, "1"), (ast.LtE, "0"))
+            if not empty and compared not in ((ast.Gt, "0"), (ast.NotEq, "0"), (ast.GtE, "1")):
+                return set(), False
+        elif not self._asks_any(test):
+            return set(), False
         counted = {n for k in names_in(test) for n in self.returns.made_of.get(k, ())}
-        return self.values.masks(test) | counted or None
+        return self.values.masks(test) | counted, empty
+
+    def _asks_any(self, test):
+        """`mask.any()`, `torch.any(mask)`."""
+        if not isinstance(test, ast.Call):
+            return False
+        bare = not test.args and not test.keywords and ast.unparse(test).endswith(".any()")
+        return bare or (self.context.resolve(test.func) == "torch.any" and len(test.args) == 1)
 
     def _checked(self, node, truth, predicate):
         """An `if` that raises: an assertion on the device."""
@@ -256,11 +281,12 @@ class PredicatedPath:
             return None
         if any(not self._only_tells(s) for s in node.body[:-1]):
             raise NotPredicated("more is done before it raises")
-        bad = self.both(predicate, truth)
+        effect = self.returns.effect(predicate)
+        bad = truth if effect is None else self.values.call("logical_and", effect, truth)
         return [self._assertion(self.otherwise(bad), node.body[-1].exc, node.test)]
 
     def _assertion(self, holds, raised, test):
-        self.values.chosen += 1
+        self.values.chosen, self.asserts = self.values.chosen + 1, True
         text = next(iter(getattr(raised, "args", ())), None)
         constant = isinstance(text, ast.Constant) and isinstance(text.value, str)
         shown = text if constant else ast.Constant(" ".join(ast.unparse(test).split()))
@@ -275,10 +301,9 @@ class PredicatedPath:
         truth = self.values.truth(node.test)
         if truth is None:
             return [ast.Assert(self.values.shown(node.test), None)] if predicate is None else []
-        holds = truth
-        if predicate:
-            held = self.otherwise(self.load(predicate))
-            holds = self.values.call("logical_or", held, truth)
+        holds, effect = truth, self.returns.effect(predicate)
+        if effect is not None:
+            holds = self.values.call("logical_or", self.otherwise(effect), truth)
         message = ast.Call(self.load("str"), [node.msg], []) if node.msg else None
         return [self._assertion(holds, message, node.test)]
 
@@ -287,7 +312,8 @@ class PredicatedPath:
     def _only_tells(self, statement):
         call = statement.value if isinstance(statement, ast.Expr) else None
         constant = isinstance(call, ast.Constant)
-        return constant or (call and (is_print(call, self.context) or is_log(call, self.context)))
+        tells = (is_print, is_log, is_warning)
+        return constant or (call and any(is_one(call, self.context) for is_one in tells))
 
     def _expr(self, node, predicate):
         if self._only_tells(node):
@@ -296,21 +322,22 @@ class PredicatedPath:
         named = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
         inplace = named and call.func.attr.endswith("_")
         inplace = inplace and self.values.is_tensor(call.func.value)
-        if predicate is None or (inplace and self._writes_its_rows(node, predicate)):
+        effect = self.returns.effect(predicate)
+        if effect is None or (inplace and self._writes_its_rows(node, predicate)):
             return [ast.Expr(self.values.shown(call))]
         if inplace:
             owner = self.values.shown(call.func.value)
             again = copy.deepcopy(self.values.shown(call))
             again.func.value = method(owner, "clone")
-            effect = self.returns.effect(predicate)
             chosen = self.values.where(effect, again, owner)
             return [ast.Expr(method(owner, "copy_", chosen))]
         raise NotPredicated(f"`{self.values.text(call)}` runs under a condition")
 
     def _writes_its_rows(self, node, predicate):
         """Whether a predicate asks alone whether there are rows, of what then writes these."""
-        asked = self.guards.get(predicate)
-        return bool(asked) and bool(names_in(node) & asked)
+        asked = self.guards.get(predicate) if predicate else self.returns.asked
+        left = self.returns.state == "none" or self.returns.asked is not None
+        return left and bool(asked) and bool(names_in(node) & asked)
 
     def _assign(self, node, predicate):
         if len(node.targets) != 1:
@@ -358,6 +385,7 @@ class PredicatedPath:
         self.bound.add(name)
         self.kinds[name] = kind
         self.values.numbers.pop(name, None)
+        self.values.lists.pop(name, None)
         self.values.ragged.discard(name)
         if number:
             self.values.numbers[name] = name
@@ -380,10 +408,17 @@ class PredicatedPath:
         return [self.assign(name, self.where(predicate, value, self.load(name)))]
 
     def _store(self, target, value, predicate):
+        listed = self.values.list_tensor(value)
+        if listed and isinstance(target, ast.Name) and predicate is None:
+            self._bind(target.id, ANY, False, False)
+            self.values.lists[target.id] = listed[1]
+            return [self.assign(target.id, listed[0])]
         converted, kind = self.values.convert(value), self.context.kind(value)
         if isinstance(target, ast.Name):
             self.returns.made_of[target.id] = self.values.masks(value)
             known = predicate and (target.id in self.bound or target.id in self.late)
+            if known and TENSORS in (kind.what, self.kinds.get(target.id, ANY).what):
+                return self._listed(target.id, converted.node, kind, predicate)
             if known:
                 self.values.selectable(value)
                 ranks = {kind.rank, self.kinds.get(target.id, ANY).rank} - {None}
@@ -398,15 +433,23 @@ class PredicatedPath:
             return self._attribute(target, converted, value, predicate)
         return self._element(target, self.values.shown(value), value, predicate)
 
+    def _listed(self, name, value, kind, predicate):
+        """A list of tensors where a predicate holds, else the one that there was."""
+        if name in self.late:
+            raise NotPredicated(f"`{name}` is a list that the loop makes")
+        pairs = f"zip({ast.unparse(value)}, {name}, strict=True)"
+        chosen = ast.unparse(self.where(predicate, self.load("new"), self.load("old")))
+        self._bind(name, kind, False, False)
+        return [self.assign(name, parsed(f"[{chosen} for new, old in {pairs}]"))]
+
     def _attribute(self, target, converted, value, predicate):
         text, shown = ast.unparse(target), converted.node
         loaded = ast.Attribute(target.value, target.attr, ast.Load())
-        made = []
-        if predicate is not None:
+        made, effect = [], self.returns.effect(predicate)
+        if effect is not None:
             self.values.selectable(value)
-            effect = self.returns.effect(predicate)
             shown = self.values.where(effect, shown, self.values.convert(loaded).node)
-        number = converted.number or (predicate and not self.context.kind(value).is_tensor)
+        number = converted.number or (effect and not self.context.kind(value).is_tensor)
         if number:
             local = self.name(target.attr, f"new_{target.attr}")
             made, shown = [self.assign(local, shown)], method(self.load(local), "item")
@@ -416,21 +459,26 @@ class PredicatedPath:
         return [*made, ast.Assign([target], shown)]
 
     def _element(self, target, shown, value, predicate):
-        place = ast.Subscript(
-            self.values.shown(target.value), self._index(target.slice), ast.Store()
-        )
+        place = self._place(target, self.context.kind(value).rank == 0)
         self.values.reads |= self.values._is_source(target)
-        if predicate is None or self._writes_its_rows(target, predicate):
+        effect = self.returns.effect(predicate)
+        if effect is None or self._writes_its_rows(target, predicate):
             return [ast.Assign([place], shown)]
         if not self.values.is_tensor(target.value):
             raise NotPredicated(f"`{self.values.text(target)}` is stored under a condition")
         old = ast.Subscript(place.value, place.slice, ast.Load())
-        effect = self.returns.effect(predicate)
         return [ast.Assign([place], self.values.where(effect, shown, old))]
 
-    def _index(self, index):
-        part = self.values._part(index)
-        return self.values._parts(index).node if isinstance(index, ast.Slice) else part
+    def _place(self, target, scalar):
+        """Where something is stored; `scalar`: it has no axes."""
+        index, axis = (
+            self.values.index(target.slice)
+            if self.values.is_tensor(target.value)
+            else (self.values._part(target.slice), None)
+        )
+        if axis is not None and axis.value and not scalar:
+            raise NotPredicated(f"`{self.values.text(target)}` is stored at what was read")
+        return ast.Subscript(self.values.shown(target.value), index, ast.Store())
 
     def _augassign(self, node, predicate):
         target = copy.copy(node.target)
@@ -441,7 +489,9 @@ class PredicatedPath:
         if isinstance(node.target, ast.Subscript):
             return self._added_element(node, whole, predicate)
         number = (before.number or value.number) and not tensor
-        if predicate is None and not number:
+        named = isinstance(node.target, ast.Name) and not tensor
+        effect = predicate if named else self.returns.effect(predicate)
+        if effect is None and not number:
             shown = value.node if tensor else self.values.shown(node.value)
             return [ast.AugAssign(node.target, node.op, shown)]
         if isinstance(node.target, ast.Attribute):
@@ -453,8 +503,9 @@ class PredicatedPath:
         known = tensor or number or kind.is_number
         if not known:
             raise NotPredicated(f"`{name}` is not known to be a tensor or a number")
-        if tensor and predicate and not kind.fresh:
-            chosen = self.where(predicate, whole, self.load(name))
+        effect = self.returns.effect(predicate)
+        if tensor and effect and not kind.fresh:
+            chosen = self.values.where(effect, whole, self.load(name))
             return [ast.Expr(method(self.load(name), "copy_", chosen))]
         ragged = name in self.values.ragged
         made = self._selected(name, whole, predicate, ragged)
@@ -476,16 +527,14 @@ class PredicatedPath:
         return [self.assign(local, shown), ast.Assign([store], read)]
 
     def _added_element(self, node, whole, predicate):
-        place = ast.Subscript(
-            self.values.shown(node.target.value), self._index(node.target.slice), ast.Store()
-        )
+        place = self._place(node.target, self.context.kind(node.value).rank == 0)
         self.values.reads |= self.values._is_source(node.target)
-        if predicate is None or self._writes_its_rows(node.target, predicate):
+        effect = self.returns.effect(predicate)
+        if effect is None or self._writes_its_rows(node.target, predicate):
             return [ast.AugAssign(place, node.op, self.values.shown(node.value))]
         if not self.values.is_tensor(node.target.value):
             raise NotPredicated(f"`{self.values.text(node.target)}` is stored under a condition")
         old = ast.Subscript(place.value, place.slice, ast.Load())
-        effect = self.returns.effect(predicate)
         return [ast.Assign([place], self.values.where(effect, whole, old))]
 
     def _old_kind(self, node):
@@ -517,7 +566,7 @@ class PredicatedPath:
             return [ast.Continue()]
         self.exits += 1
         left = self.otherwise(self.load(predicate))
-        asked = self.guards.get(predicate)
+        asked = self.empty.get(predicate)
         known = self.guards.get(self.turn, set())
         self.guards[self.turn] = None if asked is None or known is None else asked | known
         return [self.assign(self.turn, self.both(self.turn, left))]
@@ -530,7 +579,12 @@ class PredicatedPath:
         if self.values.is_ragged(node.iter):
             raise NotPredicated("data says how many turns there are")
         self.bound |= stored([node.target])
-        head = ast.For(node.target, self.values.shown(node.iter), [], [])
+        turns = self.values.turns(node.iter)
+        iterated, kind = turns or (self.values.shown(node.iter), None)
+        if turns:
+            self.values.chosen += 1
+            self.values.bind_turn(node.target, kind)
+        head = ast.For(node.target, iterated, [], [])
         return self._loop(node, head, predicate, None)
 
     def _turn_counts(self, iterated):
@@ -581,6 +635,7 @@ class PredicatedPath:
 
     def _loop(self, node, head, predicate, tests):
         """All turns of a loop; `tests`: what a `while` asks before each."""
+        self.values.sides += node.body
         own = self._own_exits(node.body)
         leaves = tests is not None or any(isinstance(n, (ast.Break, ast.Return)) for n in own)
         outer = self.active, self.turn, self.base, set(self.late)

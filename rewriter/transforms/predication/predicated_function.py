@@ -12,9 +12,10 @@ predicates:
 Eager runs the statements that it ran. Compiled code computes every side."""
 
 import ast
+from dataclasses import replace
 
 from ...source.intents import insert_before
-from ...source.spans import Refusal, Safety
+from ...source.spans import Fix, Refusal, Safety
 from ..condition import host_read
 from .path import PredicatedPath, stored
 from .predicated_values import NotPredicated
@@ -22,7 +23,8 @@ from .predicated_values import NotPredicated
 _WHY = (
     "in compiled code every side and every turn is computed: one may raise, draw, turn a gradient"
     " into NaN, or give zero gradients where there were none; sides must agree in shape; numbers"
-    " are computed in the tensor's precision, logs are silent, and errors are RuntimeErrors"
+    " are computed in the tensor's precision, torch draws what Python drew, logs are silent, and"
+    " errors are RuntimeErrors"
 )
 _LONGEST = 120
 
@@ -50,7 +52,14 @@ def predicated(function, context):
     why = "; ".join([_WHY, *path.doubts])
     edit = insert_before(context.source, first, text)
     title = "select by predicates when compiled"
-    return context.fix(title, edit, safety=Safety.UNSAFE, why=why, imports=found[1])
+    fix = context.fix(title, edit, safety=Safety.UNSAFE, why=why, imports=found[1])
+    shown = (
+        not path.asserts
+        and not path.draws
+        and not path.values.draws
+        and context.ran(path.values.sides)
+    )
+    return replace(fix, compiled=True, ran=shown) if isinstance(fix, Fix) else fix
 
 
 def _converted(path, body):
@@ -61,7 +70,8 @@ def _converted(path, body):
     for index, statement in enumerate(body):
         if _needs(statement, path):
             made = path.block(body[index:], None)
-            if path.returns.state != "none" and not isinstance(made[-1], ast.Return):
+            falls = path.returns.state != "none" and not isinstance(made[-1], ast.Return)
+            if falls and path.returns.results:
                 raise NotPredicated("it may return nothing at its end")
             ends = isinstance(made[-1], ast.Return)
             return statement, made if ends else [*made, ast.Return(None)]
@@ -86,5 +96,7 @@ def _needs(statement, path):
         ):
             return True
         if isinstance(node, (ast.Call, ast.Subscript)) and values._is_source(node):
+            return True
+        if isinstance(node, ast.Call) and values.list_tensor(node):
             return True
     return False

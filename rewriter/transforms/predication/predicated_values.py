@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ...analysis.kinds import PYTHON_NUMBERS
 from ..condition import closeness, host_read
+from ..torch_draw import torch_draw
 
 MATH = {"math.floor": "floor", "math.ceil": "ceil", "math.fabs": "abs"}
 _MATH = frozenset("cos sin tan exp log log2 log10 sqrt tanh sinh cosh atan asin acos erf".split())
@@ -47,6 +48,9 @@ class PredicatedValues:
         self.context, self.torch = context, torch
         self.numbers, self.ragged = {}, set()
         self.chosen = 0  # choices by tensors
+        self.sides = []  # what runs in eager where such a choice says so
+        self.lists = {}  # {name of a tensor that eager has as a list of numbers: its rank}
+        self.draws = False  # whether torch draws what Python draws
         self.reads = False  # whether something is read as a number after all, or has such a shape
 
     def call(self, name, *args):
@@ -87,6 +91,9 @@ class PredicatedValues:
         known = self.numbers.get(ast.unparse(node)) if self.named(node) else None
         if known:
             return Converted(ast.Name(known, ast.Load()), True)
+        if isinstance(node, ast.Name) and node.id in self.lists:
+            self.reads = True
+            return Converted(method(ast.Name(node.id, ast.Load()), "tolist"))
         made = getattr(self, f"_{type(node).__name__.lower()}", None)
         return made(node) if made else self._parts(node)
 
@@ -126,13 +133,21 @@ class PredicatedValues:
         read = host_read(node, self.context)
         if read is not None:
             return self._read(node, read)
-        counted = self._count(node) or self._masked(node)
+        found = self.list_tensor(node)
+        if found is not None:
+            self.reads = True
+            return Converted(method(found[0], "tolist"))
+        counted = self._folded_list(node) or self._count(node) or self._masked(node)
         if counted is not None:
             return counted
         name = self.context.resolve(node.func) or ""
         close = closeness(node, self.context)
         if close:
             return Converted(parsed(close), True)
+        drawn = torch_draw(node, self.context)
+        if drawn:
+            self.draws = True
+            return Converted(parsed(drawn), True)
         if any(self.convert(a).number for a in node.args if not isinstance(a, ast.Starred)):
             found = self._of_numbers(node, name)
             if found is not None:
@@ -152,6 +167,70 @@ class PredicatedValues:
         if wanted == "bool" and kind.dtype != self.context.inference.tokens.bool:
             value = ast.Compare(value, [ast.NotEq()], [ast.Constant(0)])
         return Converted(value, True)
+
+    # Lists of numbers
+
+    def list_tensor(self, node):
+        """(the tensor, its rank) of what eager has as a list of its numbers; None of others."""
+        if isinstance(node, ast.Name) and node.id in self.lists:
+            return ast.Name(node.id, ast.Load()), self.lists[node.id]
+        called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if not called or node.func.attr != "tolist" or node.args:
+            return None
+        kind = self.context.kind(node.func.value)
+        if not kind.is_tensor or kind.rank == 0 or self.is_ragged(node.func.value):
+            return None
+        return self.convert(node.func.value).node, kind.rank or 1  # of more axes, its use tells
+
+    def _folded_list(self, node):
+        """`sum(values)`, `max(values)`, `min(values)`, `len(values)` of such a list."""
+        name = self.context.resolve(node.func) if len(node.args) == 1 else None
+        found = self.list_tensor(node.args[0]) if name in ("sum", "max", "min", "len") else None
+        if found is None or node.keywords or (found[1] != 1 and name != "len"):
+            return None
+        if name == "len":
+            return Converted(ast.Call(node.func, [found[0]], []))
+        return Converted(method(found[0], {"max": "amax", "min": "amin"}.get(name, name)), True)
+
+    def turns(self, node):
+        """(what a loop goes through, what each turn has: "number", the rank of a list, None of
+        others, or a tuple of these) where lists of numbers are among it; None for others."""
+        found = self.list_tensor(node)
+        if found is not None:
+            return found[0], found[1] - 1 or "number"
+        name = self.context.resolve(node.func) if isinstance(node, ast.Call) else None
+        if name not in ("zip", "enumerate", "reversed", "list", "tuple"):
+            return None
+        parts = [self.turns(a) for a in node.args]
+        if all(p is None for p in parts) or node.keywords:
+            return None
+        if name == "reversed":
+            backwards = isinstance(parts[0][1], tuple)
+            return (
+                None if backwards else (method(parts[0][0], "flip", ast.Constant(0)), parts[0][1])
+            )
+        if name in ("list", "tuple"):
+            return parts[0]
+        shown = [p[0] if p else self.shown(a) for p, a in zip(parts, node.args, strict=True)]
+        kinds = tuple(p and p[1] for p in parts)
+        if name == "enumerate":
+            kinds = (None, kinds[0])
+        return ast.Call(node.func, shown, []), kinds
+
+    def bind_turn(self, target, kind):
+        """The names of a loop's target, by what each turn has."""
+        if isinstance(target, ast.Name):
+            self.numbers.pop(target.id, None)
+            self.lists.pop(target.id, None)
+            if kind == "number":
+                self.numbers[target.id] = target.id
+            elif isinstance(kind, int):
+                self.lists[target.id] = kind
+        elif isinstance(target, (ast.Tuple, ast.List)) and isinstance(kind, tuple):
+            for part, each in zip(target.elts, kind, strict=False):
+                self.bind_turn(part, each)
+        elif kind is not None:
+            raise NotPredicated("a loop unpacks what is read from a tensor")
 
     def _count(self, node):
         """How many rows something has, where data says it."""
@@ -327,6 +406,7 @@ class PredicatedValues:
         truth = self.truth(node.test)
         if truth is None:
             return self._parts(node)
+        self.sides += [node.body, node.orelse]
         sides = [self.convert(n) for n in (node.body, node.orelse)]
         for side in (node.body, node.orelse):
             self.selectable(side)
@@ -346,11 +426,42 @@ class PredicatedValues:
             size = parsed(f"{self.torch}.scalar_tensor(0, dtype={self.torch}.int64)")
             size.args, self.reads = [self._parts(node).node], True
             return Converted(size, True)
+        listed = self.list_tensor(node.value)
+        if listed and not isinstance(node.slice, ast.Slice):
+            index, axis = self.index(node.slice)
+            picked = ast.Subscript(listed[0], index, ast.Load())
+            picked = picked if axis is None else method(picked, "squeeze", axis)
+            if listed[1] == 1:
+                return Converted(picked, True)
+            self.reads = True
+            return Converted(method(picked, "tolist"))
         self.reads |= self._is_source(node)
-        if self.is_tensor(node.value) and self.named(node.slice):
-            index = self.convert(node.slice).node  # of no axes: it picks one, as a number does
-            return Converted(ast.Subscript(self.shown(node.value), index, ast.Load()))
+        if self.is_tensor(node.value):
+            index, axis = self.index(node.slice)
+            picked = ast.Subscript(self.shown(node.value), index, ast.Load())
+            return Converted(picked if axis is None else method(picked, "squeeze", axis))
         return self._parts(node)
+
+    def index(self, node):
+        """(an index of a tensor in which numbers that were read are tensors of one element, the
+        axis that these make, where there are such)."""
+        parts = node.elts if isinstance(node, ast.Tuple) else [node]
+        read = [not isinstance(p, ast.Slice) and self.convert(p).number for p in parts]
+        made = [self._index_part(p, r) for p, r in zip(parts, read, strict=True)]
+        index = ast.Tuple(made, ast.Load()) if isinstance(node, ast.Tuple) else made[0]
+        if not any(read):
+            return index, None
+        slices = [isinstance(p, ast.Slice) for p in parts]
+        first = read.index(True)
+        if not all(slices[:first]) or not all(slices[first + sum(read) :]):
+            raise NotPredicated(f"`{self.text(node)}` picks by numbers that were read, and others")
+        return index, ast.Constant(first)
+
+    def _index_part(self, node, read):
+        if isinstance(node, ast.Slice):
+            return self._parts(node).node
+        converted = self.convert(node).node
+        return method(converted, "reshape", ast.Constant(1)) if read else converted
 
     # Truth
 

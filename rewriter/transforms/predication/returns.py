@@ -16,6 +16,7 @@ class Returns:
         self.path, self.state = path, "none"
         self.left, self.results = "", []
         self.shape, self.ragged = None, []
+        self.asked = set()  # what was empty, where it was returned for that alone; else None
         self.made_of = {}  # the names that each name was made of, for tests of emptiness
 
     def open(self, needed):
@@ -23,10 +24,9 @@ class Returns:
         if not needed or self.state != "none":
             return []
         shapes = [n.value for n in ast.walk(self.path.function) if isinstance(n, ast.Return)]
-        leaves = self._leaves(shapes[-1]) if shapes and shapes[-1] is not None else None
-        if leaves is None:
+        if not shapes:
             raise NotPredicated("it returns nothing")
-        self._names(shapes[-1], leaves)
+        self._names(shapes[-1], self._leaves(shapes[-1]))
         self.state = "maybe"
         path, nothing = self.path, ast.Constant(None)
         made = [path.assign(name, nothing) for name in self.results]
@@ -53,10 +53,11 @@ class Returns:
     def made(self, node, predicate):
         """The statements for a `return`."""
         path = self.path
-        if node.value is None:
-            raise NotPredicated("it returns nothing")
         if predicate is None and self.state == "none":
-            return [ast.Return(self._read(node.value))]
+            return [ast.Return(node.value and self._read(node.value))]
+        if predicate is not None:
+            empty = path.empty.get(predicate)
+            self.asked = None if empty is None or self.asked is None else self.asked | empty
         leaves = self._leaves(node.value)
         if self.state == "none":
             self._names(node.value, leaves)
@@ -115,21 +116,21 @@ class Returns:
         if isinstance(value, ast.Dict):
             keys = tuple(ast.unparse(k) if k else "" for k in value.keys)
             return "Dict", keys, tuple(map(self._shape, value.values))
-        return ""
+        return repr(value and value.value) if _is_form(value) else ""
 
     def _leaves(self, value):
         if isinstance(value, (ast.Tuple, ast.List)):
             return [leaf for e in value.elts for leaf in self._leaves(e)]
         if isinstance(value, ast.Dict):
             return [leaf for e in value.values for leaf in self._leaves(e)]
-        return [value]
+        return [] if _is_form(value) else [value]
 
     def _rebuilt(self, value, leaves):
         if isinstance(value, (ast.Tuple, ast.List)):
             return type(value)([self._rebuilt(e, leaves) for e in value.elts], ast.Load())
         if isinstance(value, ast.Dict):
             return ast.Dict(value.keys, [self._rebuilt(e, leaves) for e in value.values])
-        return next(leaves)
+        return value if _is_form(value) else next(leaves)
 
     def _read(self, value):
         """A result with its numbers read."""
@@ -139,7 +140,14 @@ class Returns:
     def drops(self, node, predicate):
         """Whether an `if` returns no rows where a mask chooses none: what follows does so too."""
         one = len(node.body) == 1 and isinstance(node.body[0], ast.Return)
-        if not one or node.body[0].value is None or self.path._nonempty(node.test) is None:
+        asked, empty = self.path._rows_asked(node.test)
+        if not one or node.body[0].value is None or not (asked and empty):
             return False
         texts = [ast.unparse(leaf) for leaf in self._leaves(node.body[0].value)]
-        return all(any(e in t for e in _EMPTY) for t in texts)
+        return bool(texts) and all(any(e in t for e in _EMPTY) for t in texts)
+
+
+def _is_form(value):
+    """Whether something that is returned is no value to choose: nothing, None, a text."""
+    constant = isinstance(value, ast.Constant) and isinstance(value.value, (str, type(None)))
+    return value is None or constant
