@@ -143,22 +143,7 @@ def _of(cost: Any, findings: list[Finding], lines: formats.PlainLines) -> Advice
     if not ranked or cost.kind == "recompile":
         return Advice(cost, None, None, "")
     best = ranked[0]
-    return Advice(cost, best, machine_formats.record(best, lines), _diff(best, lines))
-
-
-def _diff(finding: Finding, lines: formats.PlainLines) -> str:
-    made = lines.splices(finding)
-    if not made:
-        return ""
-    before = lines.text(finding.path)
-    starts = [0]
-    for line in before.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    after = before
-    for (row, column), (end, last), text in sorted(made, reverse=True):
-        first, behind = starts[row - 1] + column - 1, starts[end - 1] + last - 1
-        after = after[:first] + text + after[behind:]
-    return command.diff_of(before, after, _short(finding.path))
+    return Advice(cost, best, machine_formats.record(best, lines), lines.diff(best))
 
 
 # -- what is said

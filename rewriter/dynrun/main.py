@@ -62,7 +62,9 @@ def main(
         command = list(script)
         atexit.register(lambda: fix(command, session.rewritten()))
     if arguments.advise:
-        _advise_at_exit(session, arguments.advise, advise, parser)
+        if advise is None:
+            parser.error("--advise needs the command dynrun, or python -m dynfix.run")
+        _advise_at_exit(session, arguments.advise, advise)
     if arguments.nproc_per_node is not None:
         script = launch.standalone(arguments.nproc_per_node, script)
     if launch.is_launcher(script):
@@ -81,11 +83,9 @@ def main(
     return 0
 
 
-def _advise_at_exit(session: Session, asked: str, advise: Advise | None, parser: Any) -> None:
+def _advise_at_exit(session: Session, asked: str, advise: Advise) -> None:
     """Where the advice is for programs, it has stdout for itself, and the script prints to
     stderr."""
-    if advise is None:
-        parser.error("--advise needs the command dynrun, dynfix advise, or python -m dynfix.run")
     out, script = None, list(session.script)
     session.keep, session.advise = True, asked
     if "json" in asked.split(","):

@@ -130,7 +130,7 @@ class Session:
         """At the end of the run. What fails is a line on stderr."""
         try:
             write: Any = public("write_report")
-            write(self.report, self.script, self.captured, self._collector)
+            write(self.report, self.script, self.captured, self._collector, self.costs())
             summary.say_line(f"--report: {self.report}")
         except (ImportError, OSError) as error:
             missing = isinstance(error, ImportError)

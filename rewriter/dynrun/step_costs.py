@@ -211,7 +211,7 @@ class _Breaks:
         """A call without a graph."""
         entry = self._entries.get(call.key)
         sites = [s for r in entry.all_recordings for s in r.sites] if entry is not None else []
-        if sites:
+        if entry is not None and sites:
             cost = self._cost(_deciding(entry.recordings) or sites[-1], call.key)
             cost.times += 1 / self._steps
             cost.add("in eager", self._ms(call.seconds))
@@ -293,7 +293,8 @@ def bandwidth(size: float) -> float:
 
 @functools.cache
 def _bandwidth(copied: int) -> float:
-    device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu"
+    used = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    device = "cuda" if used else "cpu"
     given = torch.zeros(copied, dtype=torch.uint8, device=device)
     to = torch.empty_like(given)
     taken = []

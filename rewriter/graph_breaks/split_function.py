@@ -55,7 +55,7 @@ class SplitGroup:
         made: Any = self._compile(fn, self, depth)
         made.beside = beside
         self.members.append(made)
-        return made
+        return made  # type: ignore[no-any-return]
 
     def callee(self, fn: types.FunctionType, owner: Any) -> Callable[..., Any]:
         """The compiled function that stands for `fn`, one for each module that it is a method
