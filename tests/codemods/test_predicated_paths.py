@@ -256,7 +256,9 @@ def test_what_eager_does_not_reach_is_not_written(body):
         torch.testing.assert_close(after.total, before.total)
 
 
-@pytest.mark.parametrize("taken", ["hash(i)", "len(str(i))", "{0.5: 1.0}.get(i, 2.0)", "len(i.hex())"])
+@pytest.mark.parametrize(
+    "taken", ["hash(i)", "len(str(i))", "{0.5: 1.0}.get(i, 2.0)", "len(i.hex())"]
+)
 def test_a_path_in_which_the_graph_breaks_again_is_not_offered(taken):
     """Once a turn of the loop, where it broke once."""
     body = f"\n        for i in x.tolist():\n            x = x + {taken}\n        return x\n"
