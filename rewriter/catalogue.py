@@ -12,13 +12,14 @@ from .rule_reasons import Reason as Reason
 @dataclasses.dataclass(frozen=True)
 class BreakSite:
     """A reason at a place. `line` is 1-based; `text` is the source line; `detail` says what was
-    met."""
+    met; `graph`: which of the recording's graphs comes after it."""
 
     reason: Reason
     file: str
     line: int
     text: str
     detail: str = ""
+    graph: int = dataclasses.field(default=0, compare=False)
 
     def __str__(self) -> str:
         detail = f" ({self.detail})" if self.detail else ""

@@ -123,11 +123,21 @@ def _with_next(
         return finding
     changed = apply_fixes(source, [finding.fix])
     after = _findings(changed, settings, within_fix=True) if changed else found
-    left = [f for f in after if f.fix is None and f.level == ERROR]
-    if len(left) <= sum(f.fix is None and f.level == ERROR for f in found):
+    before, left = ([f for f in fs if f.level == ERROR] for fs in (found, after))
+    stuck = [f for f in left if f.fix is None and not _is_captured(f, left)]
+    if len(left) < len(before) or len(stuck) <= sum(f.fix is None for f in before):
         return finding
-    why = next((f.kept for f in left if f.kept), "it has no form")
-    return finding.without_fix(f"a tensor would decide the branch then, and {why}")
+    why = next((f.kept for f in stuck if f.kept), "it has no form")
+    return finding.without_fix(f"the graph would break at line {stuck[0].line} then: {why}")
+
+
+_CAPTURE = "DYN506"  # whose fix has torch capture what a function reads
+
+
+def _is_captured(finding: Finding, found: list[Finding]) -> bool:
+    """Whether the fix of another finding has the function around this one captured."""
+    above = [f for f in found if f.code == _CAPTURE and f.fix and f.line <= finding.line]
+    return bool(above)
 
 
 def _shown_by_run(finding: Finding, context: FileContext) -> Finding:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..trace import saved_facts, trace_facts
     from . import (
         add_noqa,
+        advise,
         command_report,
         completion,
         deep_stack,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from .settings import Settings
 else:
     add_noqa, command_report = OnDemand(".add_noqa"), OnDemand(".command_report")
+    advise = OnDemand(".advise")
     completion, file_writes = OnDemand(".completion"), OnDemand(".file_writes")
     deep_stack, formats = OnDemand(".deep_stack"), OnDemand(".formats")
     language_server, notebook = OnDemand("..server.language_server"), OnDemand(".notebook")
@@ -111,7 +113,12 @@ def _server(words: list[str]) -> int:
     return serve()
 
 
-_ALONE = {"rule": _rule, "server": _server, "completion": lambda words: completion.main(words)}
+_ALONE = {
+    "rule": _rule,
+    "server": _server,
+    "completion": lambda words: completion.main(words),
+    "advise": lambda words: advise.main(words),
+}
 
 
 def _show_settings(settings: Any) -> int:
@@ -154,7 +161,7 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
         seen = saved_facts.stamps(paths)
         settings = replace(settings, facts=facts, cache=False)
     else:
-        settings = _with_saved_facts(settings, paths)
+        settings = with_saved_facts(settings, paths)
     fixing = (options.diff or not options.check) and not options.add_noqa
     settings = replace(settings, verified=bool(options.trace and not options.no_verify and fixing))
     results = runner.run(paths, settings, fixing, _progress(options, len(paths)))
@@ -177,7 +184,7 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
     return command_report.report(results, options, settings, failures, stream, lines)
 
 
-def _with_saved_facts(settings: Settings, paths: list[str]) -> Settings:
+def with_saved_facts(settings: Settings, paths: list[str]) -> Settings:
     """With what earlier traced runs showed of these files, where they did not change since."""
     found, key = saved_facts.stored(paths, settings.root) if settings.cache else ({}, "")
     if not found:

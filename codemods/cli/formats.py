@@ -66,6 +66,10 @@ class PlainLines:
         known = self._lines[place]
         return known[number - 1] if number <= len(known) else ""
 
+    def text(self, path: str) -> str:
+        """The whole text of a file."""
+        return self._document(path)
+
     def _text(self, path: str, cell: int | None) -> str:
         text = self._document(path)
         try:

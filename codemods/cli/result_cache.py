@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from ...rewriter.source.regular_files import read
@@ -119,8 +119,7 @@ _FIX = {
     "why": text,
     "imports": [text],
     "silent": count,
-    "first": truth,
-    "asked": truth,
+    **{field.name: truth for field in fields(Fix) if field.type in (bool, "bool")},
 }
 _PLACE = dict.fromkeys(("line", "column", "end_line", "end_column"), count)
 _FINDING = {

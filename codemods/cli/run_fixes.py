@@ -50,7 +50,7 @@ def _by_file(changes: list[Any]) -> dict[str, list[Any]]:
     as it is."""
     found: dict[str, list[Any]] = {}
     for change in dict.fromkeys(changes):
-        if not _is_library(change.file):
+        if not is_library(change.file):
             found.setdefault(os.path.relpath(change.file), []).append(change)
     places = Counter((c.file, c.line) for own in found.values() for c in own)
     return {
@@ -60,7 +60,8 @@ def _by_file(changes: list[Any]) -> dict[str, list[Any]]:
     }
 
 
-def _is_library(path: str) -> bool:
+def is_library(path: str) -> bool:
+    """Whether a file is none, or installed with Python."""
     libraries = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
     real = os.path.realpath(path)
     return not os.path.isfile(real) or any(

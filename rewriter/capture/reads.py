@@ -111,6 +111,10 @@ class ReadRecorder(StoppableMode):
     def segment(self) -> SegmentBuilder:
         return self.bodies[-1] if self.bodies else self.segments[-1]
 
+    def next_graph(self) -> int:
+        last = self.segments[-1]
+        return last.index + (last.ops > 0)
+
     def cut(self, eager: bool = False) -> None:
         """Start a new segment, unless the current one is still empty; grad mode is carried over.
         Raises Stopped inside autocast."""

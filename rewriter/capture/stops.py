@@ -338,7 +338,11 @@ class StoppableMode(TorchFunctionMode):
             place = self.place()
         except Exception:  # a place that cannot be told must not hide why the recording ended
             place = self.home
-        return catalogue.BreakSite(reason, *place, detail)
+        return catalogue.BreakSite(reason, *place, detail, self.next_graph())
+
+    def next_graph(self) -> int:
+        """The index of the graph that begins where the running one is cut here."""
+        return 0
 
     def decided(
         self,

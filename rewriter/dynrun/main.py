@@ -9,6 +9,7 @@ exit status, the output and the tracebacks. This module loads no torch: the scri
 
 import argparse
 import atexit
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from .run_arguments import (
     check_fix,
     compile_arguments,
     interpreter_options,
+    is_there,
     make_parser,
     split,
     what_runs,
@@ -31,11 +33,15 @@ from .run_arguments import (
 from .session import Session
 
 Fix = Callable[[list[str], list[Any]], None]
+Advise = Callable[[list[str], Any, str, int | None], None]
 
 
-def main(argv: Sequence[str] | None = None, fix: Fix | None = None) -> int:
+def main(
+    argv: Sequence[str] | None = None, fix: Fix | None = None, advise: Advise | None = None
+) -> int:
     """Run the command line. Returns 0; leaves by the script's own SystemExit or exception. `fix`
-    takes the script and what its recordings rewrote, and does what `--fix` asks for."""
+    takes the script and what its recordings rewrote, and does what `--fix` asks for; `advise` takes
+    the script, its costs, and for whom to write them where."""
     parser = make_parser()
     if argv is None and (options := interpreter_options(sys.argv[1:], parser)):
         as_python.begin_again(options)
@@ -55,6 +61,10 @@ def main(argv: Sequence[str] | None = None, fix: Fix | None = None) -> int:
         session.keep = True
         command = list(script)
         atexit.register(lambda: fix(command, session.rewritten()))
+    if arguments.advise:
+        if advise is None:
+            parser.error("--advise needs the command dynrun, or python -m dynfix.run")
+        _advise_at_exit(session, arguments.advise, advise)
     if arguments.nproc_per_node is not None:
         script = launch.standalone(arguments.nproc_per_node, script)
     if launch.is_launcher(script):
@@ -73,8 +83,26 @@ def main(argv: Sequence[str] | None = None, fix: Fix | None = None) -> int:
     return 0
 
 
+def _advise_at_exit(session: Session, asked: str, advise: Advise) -> None:
+    """Where the advice is for programs, it has stdout for itself, and the script prints to
+    stderr."""
+    out, script = None, list(session.script)
+    session.keep, session.advise = True, asked
+    if "json" in asked.split(","):
+        sys.stdout.flush()
+        out = os.dup(1)
+        os.dup2(2, 1)
+
+    def end() -> None:
+        if is_there(script):
+            sys.stdout.flush()
+            advise(script, session.costs(), asked, out)
+
+    atexit.register(end)
+
+
 def _install(arguments: argparse.Namespace, session: Session, script: Sequence[str]) -> None:
-    shown = arguments.explain or arguments.report or arguments.profile
+    shown = arguments.explain or arguments.report or arguments.profile or arguments.advise
     first = shown or arguments.verify or arguments.fix
     at_once = first or arguments.fullgraph or arguments.emit_source
     if arguments.eager_calls is None and not at_once:
@@ -102,7 +130,7 @@ def _session(arguments: argparse.Namespace) -> Session:
         atexit.register(session.tell_what_was_not_met)
     if arguments.explain:
         atexit.register(session.print_report)
-    elif not arguments.quiet and not arguments.disable:
+    elif not arguments.quiet and not arguments.disable and not arguments.advise:
         wanted = arguments.summary
         if wanted or (wanted is None and sys.stderr is not None and sys.stderr.isatty()):
             session.keep = True

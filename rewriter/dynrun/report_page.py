@@ -17,14 +17,17 @@ from . import summary
 
 LARGEST = 4_500_000  # bytes of the page; what takes most room is left out beyond that
 LINES = 4000  # of one file
+COSTS = 20  # that are shown, of a step
 _PLACE = re.compile(r"^(?P<file>.+?):(?P<line>\d+)(?::|$)")
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib")})
 _OWN = str(Path(__file__).absolute().parents[2]) + os.sep
 
 
-def write_report(path: str, script: Sequence[str], captured: Sequence[Any], collector: Any) -> None:
-    """Write the page to `path`. Raises OSError."""
-    data = page_data(script, captured, collector)
+def write_report(
+    path: str, script: Sequence[str], captured: Sequence[Any], collector: Any, costs: Any = None
+) -> None:
+    """Write the page to `path`. `costs`: of a step. Raises OSError."""
+    data = page_data(script, captured, collector, costs)
     text = page(data)
     for part in ("guards", "code", "events", "graphs"):
         if len(text.encode()) > LARGEST:
@@ -51,7 +54,10 @@ def embedded(data: Any) -> str:
 
 
 def page_data(
-    script: Sequence[str], captured: Sequence[tuple[str, Any]], collector: Any
+    script: Sequence[str],
+    captured: Sequence[tuple[str, Any]],
+    collector: Any,
+    costs: Any = None,
 ) -> dict[str, Any]:
     """What the page shows, as plain data."""
     entries = [(name, entry) for name, entry in captured if entry.all_recordings]
@@ -61,6 +67,8 @@ def page_data(
         "made": time.strftime("%Y-%m-%d %H:%M"),
         "version": f"dynfix {__version__}, Python {sys.version.split()[0]}{_torch()}",
         "functions": [_function(name, entry) for name, entry in entries],
+        "step": "" if costs is None else f"{costs.step}: {costs.ms:.2f} ms",
+        "costs": [] if costs is None else [_cost(cost) for cost in costs.costs[:COSTS]],
         "files": _files(entries, kernels, script),
         "graphs": [] if collector is None else collector.graphs,
         "kernels": kernels,
@@ -95,6 +103,11 @@ def _function(name: str, entry: Any) -> dict[str, Any]:
         "recompiles": [summary._users(why) for why in entry.recompiles],
         "guards": sum(len(r.guards) for r in recordings),
     }
+
+
+def _cost(cost: Any) -> dict[str, Any]:
+    place = f"{_short(cost.file)}:{cost.line}" if cost.file else cost.function
+    return {"place": place, "what": f"{cost.kind}: {cost.reason}", "ms": round(cost.ms, 3)}
 
 
 # -- the source with its margin

@@ -10,6 +10,7 @@ from ... import __version__
 from ...runtime.background_budget import SHARE
 
 KINDS = ("auto", "modules", "step", "decorated")
+ADVICE = ("full", "json", "trace")  # words of --advise
 CALLS = 8  # of each graph that --verify compares, if it is not said
 _DEVICES = ("cpu", "gpu", "auto")
 
@@ -86,8 +87,9 @@ def _when(group: Any) -> None:
         "--eager-calls",
         type=_count,
         metavar="N",
-        help="compile a module at once after N eager calls (--explain, --fix, --profile, --report"
-        " and --verify: 0; --fullgraph and --emit-source: 1), not beside the script where it pays",
+        help="compile a module at once after N eager calls (--advise, --explain, --fix, --profile,"
+        " --report and --verify: 0; --fullgraph and --emit-source: 1), not beside the script where"
+        " it pays",
     )
     group.add_argument(
         "--overhead",
@@ -133,6 +135,16 @@ def _shown(group: Any) -> None:
         action="store_true",
         help="after the run, show what was rewritten to make its graphs as a diff, run the script"
         " with it, and write it into the files",
+    )
+    group.add_argument(
+        "--advise",
+        type=_advice,
+        nargs="?",
+        const="full",
+        metavar="WORDS",
+        help="rank at exit what graph breaks, recompiles and host reads cost a step, with their"
+        " fixes. Write --advise=json for programs, --advise=trace to run the script once more, in"
+        " eager, for fixes that the text alone does not prove",
     )
     group.add_argument(
         "--emit-source",
@@ -207,6 +219,11 @@ def what_runs(script: list[str], parser: argparse.ArgumentParser) -> list[str]:
     return script
 
 
+def is_there(script: Sequence[str]) -> bool:
+    """Whether there is something to run: a script that is missing says so itself."""
+    return script[0].startswith("-") or os.path.exists(script[0])
+
+
 def check_fix(arguments: argparse.Namespace, script: list[str], parser: Any) -> None:
     """The parser's error where `--fix` has no one script to change."""
     if arguments.fix and (script[0].startswith("-") or arguments.nproc_per_node is not None):
@@ -241,6 +258,12 @@ def _calls(text: str) -> int:
     if not text.isdigit() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no number of calls: use 1, 2, …")
     return int(text)
+
+
+def _advice(text: str) -> str:
+    if not {*text.split(",")} <= {*ADVICE}:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of {', '.join(ADVICE)}")
+    return text
 
 
 def _percent(text: str) -> float:

@@ -36,6 +36,7 @@ class Session:
         self.steps: Steps | None = None  # where training steps are compiled
         self.exclude: tuple[str, ...] = ()
         self.report = ""  # the file of `--report`
+        self.advise = ""  # the format of `--advise`
         self.script: Sequence[str] = ()
         self._collector: Any = None
         self.left: dict[str, Any] = {}  # modules whose calls outside of their step stayed in eager
@@ -118,21 +119,31 @@ class Session:
                 verify_calls: Any = public("verify_calls")
                 verify_calls(self.verify)
                 self.verify = 0
-            if self.report and self._collector is None:
+            if (self.report or self.advise) and self._collector is None:
                 collector: Any = public("Collector")
                 self._collector = collector()
                 self._collector.install()
+                if self.steps is not None:
+                    self.steps.watch = self._collector.step
 
     def write_report(self) -> None:
         """At the end of the run. What fails is a line on stderr."""
         try:
             write: Any = public("write_report")
-            write(self.report, self.script, self.captured, self._collector)
+            write(self.report, self.script, self.captured, self._collector, self.costs())
             summary.say_line(f"--report: {self.report}")
         except (ImportError, OSError) as error:
             missing = isinstance(error, ImportError)
             why = "it needs jinja2: pip install jinja2" if missing else str(error)
             summary.say_line(f"--report: not written: {why}")
+
+    def costs(self) -> Any:
+        """What the run's graph breaks, recompiles and host reads cost; None where nothing was
+        compiled."""
+        if self._collector is None:
+            return None
+        step_costs: Any = public("step_costs")
+        return step_costs(self.captured, self._collector)
 
     def excludes(self, model: Any) -> bool:
         """Whether `--exclude` names this function, or the class of this module."""

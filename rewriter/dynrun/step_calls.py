@@ -83,6 +83,7 @@ class Steps:
         self.compiled: list[bool] = []  # of each site whether anything but the statements may serve
         self._unseen: list[int] = []  # and so many steps to come that need not be looked at
         self.now = _Now()
+        self.watch: Callable[[int, str, bool], None] | None = None  # told of begins and ends
         self._somebody_elses: Callable[[], bool] | None = None  # until torch is there
         self._claimed: dict[int, tuple[weakref.ref[Any], StepSite]] = {}
 
@@ -124,6 +125,8 @@ class Steps:
         """A step could begin here, with these variables. Never raises."""
         now, site = self.now, self._sites[number]
         now.result = now.first = None
+        if self.watch is not None:
+            self.watch(number, site.place, False)
         if site.excluded or self._somebody_elses is None or sys.gettrace() is not None:
             return
         if site.chosen is None:
@@ -148,6 +151,8 @@ class Steps:
             site.fail(error)
         self.compiled[number] |= site.compiled is not None
         now.started = self._machine.now()
+        if self.watch is not None and now.result is not None:
+            self.watch(number, site.place, True)
 
     def passed(self) -> None:
         """A variable of the step is not bound: the statements say so."""
@@ -192,6 +197,8 @@ class Steps:
 
     def leave(self, number: int) -> None:
         """The statements in place have run to their end."""
+        if self.watch is not None:
+            self.watch(number, self._sites[number].place, True)
         unseen = self._unseen[number]
         if unseen:
             self._unseen[number] = unseen - 1

@@ -36,7 +36,7 @@ from .first_calls import FirstCall
 from .inliner import Inliner
 from .module_class import awaits_shapes
 from .retrace import Attempt, Changed, Rerecordings
-from .segment_programs import ForeignProgram, ask_ahead, compile_segment
+from .segment_programs import ForeignProgram, ask_ahead, compile_segment, timed
 from .switchover import ServingState, Switchover, are_all
 from .thread_modes import under_modes_of_caller
 from .warning_origins import named
@@ -77,6 +77,7 @@ class CompiledFunction:
         self._stays_eager = self._called = self._in_one = False
         self._failures = 0
         self.stopped_at: tuple[places.Reached, ...] | None = None  # of the last failed recording
+        self.beside: places.Reached | None = None  # of a part: the break before or behind it
         self.moving = DynamicInputs()
         self._rerecordings = Rerecordings(self.name)
         self._first = FirstCall(fn, options)
@@ -125,10 +126,14 @@ class CompiledFunction:
         return (self._opened or self.eager)(*args, **kwargs)
 
     @property
+    def parts(self) -> tuple["CompiledFunction", ...]:
+        """Itself, and what it calls since it runs in parts."""
+        return (self, *getattr(self._opened, "members", ()))
+
+    @property
     def all_recordings(self) -> list[Any]:
-        """Its own, and those of what it calls since it runs in parts."""
-        parts = getattr(self._opened, "members", ())
-        return [made for each in (self, *parts) for made in each.recordings]
+        """Its own, and those of its parts."""
+        return [made for each in self.parts for made in each.recordings]
 
     def is_eager(self) -> bool:
         """Whether eager serves every call, and no recording is to come."""
@@ -379,6 +384,7 @@ class CompiledFunction:
     def _cut(self, stopped_at: tuple[places.Reached, ...]) -> None:
         """From now on the function runs in parts."""
         family = self._family or split_function.SplitGroup(self._member, CompiledFunction)
+        self.stopped_at = stopped_at
         family.note(stopped_at)
         self.cut_at(split_function.place_in(self.fn, stopped_at), family)
 
@@ -441,7 +447,7 @@ class CompiledFunction:
         start = time.perf_counter()
         try:
             programs = self._programs(recording)
-            entry = recording.entry(programs, self.eager)
+            entry = recording.entry(timed(recording.segments, programs), self.eager)
         except Exception as error:
             # what cannot be built is no operator's fault
             final = self.options.fullgraph or isinstance(error, BuildError)

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -27,6 +27,8 @@ from .thread_modes import Modes, process_settings
 
 Observer = Callable[[Segment, Callable[..., Any], Options], Callable[..., Any]]
 observers: list[Observer] = []  # what each program is put into before it serves calls
+timers: list[Callable[[Segment, Callable[..., Any]], Callable[..., Any]]] = []
+"""What a program with its gradients is put into, as a call has it."""
 
 
 def compile_segment(
@@ -41,6 +43,15 @@ def compile_segment(
     # another backend may have to say something
     with unlogged(), suppress_warnings() if own else contextlib.nullcontext():
         return _callable(segment, options, example_inputs, segments)
+
+
+def timed(
+    segments: Iterable[Segment], programs: tuple[Callable[..., Any], ...]
+) -> tuple[Callable[..., Any], ...]:
+    """The programs of the segments as a call has them."""
+    for timer in timers:
+        programs = tuple(map(timer, segments, programs))
+    return programs
 
 
 def _callable(

@@ -207,7 +207,7 @@ class Sample:
     def forward(self, result: Any) -> None:
         """The call gave `result`."""
         self.stop()
-        node = _first_node(result)
+        node = first_node(result)
         if node is not None:
             self._handle = node.register_prehook(self._backward_begins)
 
@@ -231,7 +231,7 @@ class Sample:
         self.seconds += self._now() - self._start
 
 
-def _first_node(result: Any, depth: int = 3) -> Any:
+def first_node(result: Any, depth: int = 3) -> Any:
     """The autograd node of the first tensor in a result that has one."""
     if isinstance(result, torch.Tensor):
         return result.grad_fn
@@ -244,7 +244,7 @@ def _first_node(result: Any, depth: int = 3) -> Any:
     )
     if depth:
         for part in list(parts)[:8]:
-            node = _first_node(part, depth - 1)
+            node = first_node(part, depth - 1)
             if node is not None:
                 return node
     return None

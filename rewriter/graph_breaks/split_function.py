@@ -45,14 +45,17 @@ class SplitGroup:
         for place in stopped_at:
             self._breaks[place.file, place.first_line, place.owner] = place
 
-    def part(self, fn: types.FunctionType, depth: int = 0) -> Callable[..., Any]:
+    def part(
+        self, fn: types.FunctionType, depth: int = 0, beside: Reached | None = None
+    ) -> Callable[..., Any]:
         """`fn`, compiled; as it is, once there are too many. `depth`: in how many parts it
-        stands."""
+        stands; `beside`: the break that it stands before or behind."""
         if len(self.members) >= MOST_PIECES:
             return fn
-        made = self._compile(fn, self, depth)
+        made: Any = self._compile(fn, self, depth)
+        made.beside = beside
         self.members.append(made)
-        return made
+        return made  # type: ignore[no-any-return]
 
     def callee(self, fn: types.FunctionType, owner: Any) -> Callable[..., Any]:
         """The compiled function that stands for `fn`, one for each module that it is a method
@@ -140,7 +143,7 @@ def _driver(
     for index, part in enumerate(cut.parts):
         made: Any = functools.partial(_function, _part_source(source, part), fn, dict(cells))
         if part.loop is None:
-            made = family.part(made(), depth)
+            made = family.part(made(), depth, place)
         else:
             assert place is not None  # in the loop
             made = _stretched(made, part.loop, place, family, depth)
@@ -161,7 +164,7 @@ def _stretched(
     """A loop in which `place` breaks."""
 
     def part() -> Any:
-        return family.part(make(), depth)
+        return family.part(make(), depth, place)
 
     def stretch() -> Any:
         made = part()

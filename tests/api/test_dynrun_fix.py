@@ -105,7 +105,7 @@ def test_a_place_that_changed_in_two_ways_stays(file, capsys):
 
 @pytest.mark.parametrize("same", [True, False])
 def test_only_what_does_the_same_is_written(file, capsys, monkeypatch, same):
-    def observed(command, texts, **_):
+    def observed(command, texts, *_, **__):
         value = "1" if same or not texts else "2"
         return trace_verify.Observed({str(file): value}, {}, "", (), {}, frozenset())
 

@@ -94,6 +94,10 @@ def test_what_a_run_left(page):
     assert "kernel" in notes["8"] and "break" in notes["9"] and "<img src=x" in file["lines"][7]
     kinds = [event["kind"] for event in data["events"]]
     assert len(kinds) == 4 and kinds[0] == "recorded" and "recorded again" in kinds
+    assert data["step"].startswith("Net (script.py:7") and data["costs"][0]["ms"] > 0
+    assert (
+        "has shape (5, 4)" in data["costs"][0]["what"] and "script.py:" in data["costs"][0]["place"]
+    )
     kernel = next(k for k in data["kernels"] if k["calls"])
     assert kernel["read"] > 0 and kernel["written"] > 0
     assert 0 < kernel["fastest"] <= kernel["seconds"] / kernel["calls"]

@@ -254,3 +254,15 @@ def test_what_eager_does_not_reach_is_not_written(body):
     for x in (torch.ones(4, 3), -torch.ones(4, 3), torch.eye(4, 3) - 0.1):
         torch.testing.assert_close(compiled(x), before(x))
         torch.testing.assert_close(after.total, before.total)
+
+
+@pytest.mark.parametrize(
+    "taken", ["hash(i)", "len(str(i))", "{0.5: 1.0}.get(i, 2.0)", "len(i.hex())"]
+)
+def test_a_path_in_which_the_graph_breaks_again_is_not_offered(taken):
+    """Once a turn of the loop, where it broke once."""
+    body = f"\n        for i in x.tolist():\n            x = x + {taken}\n        return x\n"
+    result = support.fixed(HEAD + body, unsafe=True, ignore=())
+    assert result.source.text == HEAD + body
+    (finding,) = (f for f in result.left if f.code == "DYN103")
+    assert "the graph would break at line" in finding.kept

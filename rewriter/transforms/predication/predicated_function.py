@@ -59,7 +59,15 @@ def predicated(function, context):
         and not path.values.draws
         and context.ran(path.values.sides)
     )
-    return replace(fix, compiled=True, ran=shown) if isinstance(fix, Fix) else fix
+    if not isinstance(fix, Fix):
+        return fix
+    return replace(fix, compiled=True, ran=shown, needs_next=any(map(_reads, made)))
+
+
+def _reads(statement):
+    """Whether a number is still read on the host in it: what takes it may need another fix."""
+    calls = (n.func for n in ast.walk(statement) if isinstance(n, ast.Call))
+    return any(isinstance(f, ast.Attribute) and f.attr in ("item", "tolist") for f in calls)
 
 
 def _converted(path, body):
