@@ -18,7 +18,7 @@ from ...run import main as dynrun
 from ..analysis.findings import CommandError, Finding
 from ..hoist import plan
 from ..trace import trace_facts
-from . import command, deep_stack, formats, machine_formats, runner
+from . import deep_stack, formats, machine_formats, runner
 from .command_line import SUFFIXES
 from .run_fixes import is_library
 from .settings import Settings, SettingsError, load
@@ -116,7 +116,7 @@ def _settings(paths: list[str], trace: list[str]) -> Settings:
         say(f"{error}: the settings are not used")
         settings = Settings(scope="all")
     if not trace:
-        return command.with_saved_facts(settings, paths)
+        return runner.with_saved_facts(settings, paths)
     try:
         seen_facts = trace_facts.observed([shlex.join(trace)], paths)
         facts = deep_stack.called(plan.planned, trace_facts.load(seen_facts), settings)

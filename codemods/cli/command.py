@@ -136,7 +136,7 @@ def _stdin(options: Any, settings: Any) -> Any:
     result = runner.handled(options.stdin_filename, raw, settings, fixing)
     text = _decoded(raw)
     if options.diff:
-        show_diff(result, sys.stdout)
+        formats.show_diff(result, sys.stdout)
     elif fixing:
         sys.stdout.buffer.write(raw if result.raw is None else result.raw)
         sys.stdout.flush()
@@ -161,7 +161,7 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
         seen = saved_facts.stamps(paths)
         settings = replace(settings, facts=facts, cache=False)
     else:
-        settings = with_saved_facts(settings, paths)
+        settings = runner.with_saved_facts(settings, paths)
     fixing = (options.diff or not options.check) and not options.add_noqa
     settings = replace(settings, verified=bool(options.trace and not options.no_verify and fixing))
     results = runner.run(paths, settings, fixing, _progress(options, len(paths)))
@@ -171,7 +171,7 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
         return _add_noqa(results, options, settings, failures)
     if options.diff:
         for result in results:
-            show_diff(result, sys.stdout)
+            formats.show_diff(result, sys.stdout)
     elif fixing:
         within = _within(options, settings)
         results = [_written(result, within) for result in results]
@@ -182,19 +182,6 @@ def _files(options: argparse.Namespace, settings: Any) -> int:
     known = {r.path: r.after for r in results if r.after is not None}
     lines = formats.PlainLines(known)
     return command_report.report(results, options, settings, failures, stream, lines)
-
-
-def with_saved_facts(settings: Settings, paths: list[str]) -> Settings:
-    """With what earlier traced runs showed of these files, where they did not change since."""
-    found, key = saved_facts.stored(paths, settings.root) if settings.cache else ({}, "")
-    if not found:
-        return settings
-    try:
-        facts = deep_stack.called(plan.planned, trace_facts.load(found), settings)
-    except (RecursionError, MemoryError):
-        say("what is kept of traced runs is not used: the code is nested too deeply")
-        return settings
-    return replace(settings, facts=facts, facts_key=key)
 
 
 def _within(options: argparse.Namespace, settings: Settings) -> str:
@@ -212,24 +199,6 @@ def _written(result: FileResult, within: str) -> FileResult:
         what = failure(result.path, f"cannot be written: {error.strerror}")
         return runner.FileResult(result.path, error=what)
     return result
-
-
-def show_diff(result: FileResult, stream: Any) -> None:
-    """To a terminal with its control characters escaped, to a file or a pipe to the byte, as
-    `patch` needs it."""
-    text = _diff(result)
-    if stream.isatty():
-        text = "\n".join(seen(line.removesuffix("\r"), "\t") for line in text.split("\n"))
-    stream.write(text)
-
-
-def _diff(result: FileResult) -> str:
-    if result.after is None:
-        return ""
-    if not result.path.endswith(notebook.SUFFIX):
-        return formats.unified(result.before, result.after, result.path)
-    before, after = notebook.cell_texts(result.before), notebook.cell_texts(result.after)
-    return "".join(formats.unified(before[n], after[n], f"{result.path}:cell {n}") for n in before)
 
 
 def _progress(options: argparse.Namespace, total_files: int) -> Any:
@@ -282,7 +251,7 @@ def _annotate(path: str, options: argparse.Namespace, settings: Settings) -> int
     if options.diff:
         after = notebook.load(raw, path).document
         shown = runner.FileResult(path, before=notebook.load(before, path).document, after=after)
-        show_diff(shown, sys.stdout)
+        formats.show_diff(shown, sys.stdout)
     elif number and not options.check:
         file_writes.write(path, raw, before, _within(options, settings))
     return number

@@ -17,6 +17,7 @@ from .terminal import seen
 if TYPE_CHECKING:
     from ..analysis.findings import Finding
     from . import check, deep_stack, notebook
+    from .runner import FileResult
 else:
     check, notebook = OnDemand(".check"), OnDemand(".notebook")
     deep_stack = OnDemand(".deep_stack")
@@ -103,6 +104,24 @@ def unified(before: str, after: str, path: str) -> str:
     return "".join(
         line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines
     )
+
+
+def show_diff(result: FileResult, stream: Any) -> None:
+    """To a terminal with its control characters escaped, to a file or a pipe to the byte, as
+    `patch` needs it."""
+    text = _diff(result)
+    if stream.isatty():
+        text = "\n".join(seen(line.removesuffix("\r"), "\t") for line in text.split("\n"))
+    stream.write(text)
+
+
+def _diff(result: FileResult) -> str:
+    if result.after is None:
+        return ""
+    if not result.path.endswith(notebook.SUFFIX):
+        return unified(result.before, result.after, result.path)
+    before, after = notebook.cell_texts(result.before), notebook.cell_texts(result.after)
+    return "".join(unified(before[n], after[n], f"{result.path}:cell {n}") for n in before)
 
 
 def advice(finding: Finding) -> list[str]:

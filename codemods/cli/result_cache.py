@@ -51,8 +51,8 @@ def tool_stamp() -> str:
     parts = ("codemods", "rewriter", os.path.join("lowering", "opinfo"))
     folders = (f for part in parts for f in os.walk(os.path.join(root, part)))
     files = [os.path.join(f, name) for f, _, names in folders for name in names]
-    told = ((f, os.stat(f)) for f in sorted(files) if f.endswith((".py", ".txt")))
-    return repr((sys.version, [(f, s.st_mtime_ns, s.st_size) for f, s in told]))
+    stats = ((f, os.stat(f)) for f in sorted(files) if f.endswith((".py", ".txt")))
+    return repr((sys.version, [(f, s.st_mtime_ns, s.st_size) for f, s in stats]))
 
 
 class Cache:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from . import file_writes, trace_verify
-from .command import show_diff
+from .formats import show_diff
 from .runner import FileResult
 from .settings import Settings
 from .terminal import say

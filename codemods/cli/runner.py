@@ -21,13 +21,15 @@ from .terminal import say
 
 if TYPE_CHECKING:
     from ..analysis.findings import Finding
-    from ..trace import cross_file
+    from ..hoist import plan
+    from ..trace import cross_file, saved_facts, trace_facts
     from . import check, deep_stack, notebook, project_links
     from .settings import Settings
 else:
     check, cross_file = OnDemand(".check"), OnDemand("..trace.cross_file")
     deep_stack, notebook = OnDemand(".deep_stack"), OnDemand(".notebook")
-    project_links = OnDemand(".project_links")
+    plan, project_links = OnDemand("..hoist.plan"), OnDemand(".project_links")
+    saved_facts, trace_facts = OnDemand("..trace.saved_facts"), OnDemand("..trace.trace_facts")
 
 
 _ENOUGH_FOR_TWO = 4
@@ -51,6 +53,19 @@ class FileResult:
     raw: bytes | None = None
     read: bytes = b""
     error: Finding | None = None
+
+
+def with_saved_facts(settings: Settings, paths: list[str]) -> Settings:
+    """With what earlier traced runs showed of these files, where they did not change since."""
+    found, key = saved_facts.stored(paths, settings.root) if settings.cache else ({}, "")
+    if not found:
+        return settings
+    try:
+        facts = deep_stack.called(plan.planned, trace_facts.load(found), settings)
+    except (RecursionError, MemoryError):
+        say("what is kept of traced runs is not used: the code is nested too deeply")
+        return settings
+    return replace(settings, facts=facts, facts_key=key)
 
 
 def files(paths: list[str], settings: Settings) -> tuple[list[str], list[Finding]]:

@@ -227,8 +227,8 @@ def observe(
         breaks.update(run.breaks)
         for file, noted in run.values.items():
             values.setdefault(file, []).append(noted)
-        told = run.printed.items()
-        printed.update({f: f"{printed.get(f, '')}\n{text}" for f, text in told})
+        texts = run.printed.items()
+        printed.update({f: f"{printed.get(f, '')}\n{text}" for f, text in texts})
     wrong = frozenset().union(*(run.wrong for run in runs))
     code = tuple(c for run in runs for c in run.code)
     text = "\n".join(r.text for r in runs)

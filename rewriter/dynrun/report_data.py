@@ -39,7 +39,7 @@ HOST_READS = (
 ).split()
 
 
-class Span(NamedTuple):
+class TimeSpan(NamedTuple):
     """From when to when something ran, in seconds. `kind`: "step", "call" of a compiled function,
     "recording" of one, "graph" (`key` is its Segment), "backward", or "read" of a tensor on the
     host (`key`: file, line, the user's line that led there, and what was called)."""
@@ -91,7 +91,7 @@ class Collector:
         self.graphs: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
         self.left_out = 0
-        self.spans: deque[Span] = deque(maxlen=SPANS)
+        self.spans: deque[TimeSpan] = deque(maxlen=SPANS)
         self.programs: dict[Segment, TimedProgram] = {}
         self.of_kernels: dict[Segment, bool] = {}  # whether a graph is kernels of ours alone
         self.passed: dict[int, int] = {}  # bytes of what graphs of this call gave, by address
@@ -107,12 +107,12 @@ class Collector:
         segment_programs.timers.append(lambda *program: TimedProgram(self, *program))
         stored_graphs.watchers.append(self._kernels)
         for name in HOST_READS:
-            setattr(torch.Tensor, name, HostRead(self, name, getattr(torch.Tensor, name)))
+            setattr(torch.Tensor, name, TimedRead(self, name, getattr(torch.Tensor, name)))
 
     def span(self, kind: str, key: Any, start: float) -> None:
         """Something has run from `start` until now, on the script's thread."""
         if kind == "backward" or threading.get_ident() == self._thread:
-            self.spans.append(Span(kind, key, start, self.now()))
+            self.spans.append(TimeSpan(kind, key, start, self.now()))
 
     def step(self, number: int, place: str, ends: bool) -> None:
         """A training step of the script's begins or ends."""
@@ -247,7 +247,7 @@ class TimedProgram:
         handle = node.register_prehook(begins)
 
 
-class HostRead:
+class TimedRead:
     """In the place of a method of Tensor that reads values on the host: notes from which line it
     is called, and how long it takes. Recorders meet torch's own method."""
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from . import summary
-from .report_data import Collector, Span
+from .report_data import Collector, TimeSpan
 
 FEWEST_STEPS = 3
 _PLACE = re.compile(r"\(([^()\s]+):(\d+)\)")
@@ -118,10 +118,10 @@ def _why_nothing(captured: Sequence[tuple[str, Any]]) -> str:
 # -- steps
 
 
-def _steps(spans: Sequence[Span]) -> tuple[str, list[Span]]:
+def _steps(spans: Sequence[TimeSpan]) -> tuple[str, list[TimeSpan]]:
     """What counts as a step, and from where to where each one is: from the beginning of one to that
     of the next. The update of a training step, else the compiled function that takes most time."""
-    found: dict[tuple[str, str], list[Span]] = defaultdict(list)
+    found: dict[tuple[str, str], list[TimeSpan]] = defaultdict(list)
     for span in spans:
         if span.kind in ("step", "call", "recording"):
             kind = "step" if span.kind == "step" else "call"
@@ -134,18 +134,20 @@ def _steps(spans: Sequence[Span]) -> tuple[str, list[Span]]:
     else:
         return "", []
     marks = found[name]
-    ends = [Span("step", name[1], one.start, following.start) for one, following in pairwise(marks)]
+    ends = [
+        TimeSpan("step", name[1], one.start, following.start) for one, following in pairwise(marks)
+    ]
     return name[1], ends
 
 
-def _sample(steps: Sequence[Span], spans: Sequence[Span]) -> list[Span]:
+def _sample(steps: Sequence[TimeSpan], spans: Sequence[TimeSpan]) -> list[TimeSpan]:
     """The faster half of the steps without a recording; of all, where each has one."""
     recorded = [span.start for span in spans if span.kind == "recording"]
     clean = [s for s in steps if not any(s.start <= at < s.end for at in recorded)] or steps
     return sorted(clean, key=lambda step: step.seconds)[: (len(clean) + 1) // 2]
 
 
-def _within(spans: Sequence[Span], step: Span) -> list[Span]:
+def _within(spans: Sequence[TimeSpan], step: TimeSpan) -> list[TimeSpan]:
     return [span for span in spans if step.start <= span.start < step.end]
 
 
@@ -175,7 +177,7 @@ class _Breaks:
             if failed:
                 self._reached[place.file, place.line] = failed[-1]
 
-    def add(self, spans: Sequence[Span]) -> None:
+    def add(self, spans: Sequence[TimeSpan]) -> None:
         """The spans of one step."""
         for part in (span for span in spans if span.kind == "step"):
             self._in_parts(part, [s for s in _within(spans, part) if s is not part])
@@ -188,7 +190,7 @@ class _Breaks:
             else:
                 self._eager(call)
 
-    def _in_parts(self, step: Span, spans: Sequence[Span]) -> None:
+    def _in_parts(self, step: TimeSpan, spans: Sequence[TimeSpan]) -> None:
         """A training step that is not one graph: its update, and what else stands around the
         modules, is eager. One graph would move at least the bytes of the update, and its guards
         would look at each tensor of the optimizer as now at each parameter."""
@@ -207,7 +209,7 @@ class _Breaks:
         if sites and saved > 0:
             self._cost(sites[0], step.key).add("step in eager", self._ms(saved))
 
-    def _eager(self, call: Span) -> None:
+    def _eager(self, call: TimeSpan) -> None:
         """A call without a graph."""
         entry = self._entries.get(call.key)
         sites = [s for r in entry.all_recordings for s in r.sites] if entry is not None else []
@@ -216,7 +218,7 @@ class _Breaks:
             cost.times += 1 / self._steps
             cost.add("in eager", self._ms(call.seconds))
 
-    def _between(self, call: Span, graphs: Sequence[Span]) -> None:
+    def _between(self, call: TimeSpan, graphs: Sequence[TimeSpan]) -> None:
         whole = [None, *graphs, None]
         last: Any = None
         for before, after in pairwise(whole):
@@ -228,7 +230,7 @@ class _Breaks:
                 for site, name in sites:
                     self._charge(site, name, gap / len(sites), after, len(sites))
 
-    def _charge(self, site: Any, name: str, gap: float, after: Span | None, among: int) -> None:
+    def _charge(self, site: Any, name: str, gap: float, after: TimeSpan | None, among: int) -> None:
         cost = self._cost(site, name)
         cost.times += 1 / self._steps
         cost.add("between graphs", self._ms(gap))
@@ -240,7 +242,7 @@ class _Breaks:
             cost.add(part, ways / among * (1 / self._steps if known is None else self._ms(known)))
             cost.add("bytes", ways * 2 * program.taken / among / self._steps)
 
-    def _broken(self, before: Span | None, after: Span | None) -> list[tuple[Any, str]]:
+    def _broken(self, before: TimeSpan | None, after: TimeSpan | None) -> list[tuple[Any, str]]:
         """The breaks between two graphs of a call; None: before its first, behind its last."""
         known = [self._of.get(span.key) for span in (before, after) if span is not None]
         if None in known or not known:
@@ -267,8 +269,8 @@ class _Breaks:
         place = os.path.abspath(site.file), site.line
         if place not in self._costs:
             reason = site.reason.message + (f" ({site.detail})" if site.detail else "")
-            told = site.text, site.reason.code, reason, site.reason.help, name
-            self._costs[place] = Cost("graph break", *place, *told)
+            about = site.text, site.reason.code, reason, site.reason.help, name
+            self._costs[place] = Cost("graph break", *place, *about)
         return self._costs[place]
 
     def _ms(self, seconds: float) -> float:
@@ -345,12 +347,12 @@ def _recompiled(costs: Costs, name: str, why: str, made: Sequence[Any]) -> Cost:
         code = ""
         if place is None and site is not None:
             code, way_out = site.reason.code, site.reason.help
-        told = linecache.getline(file, line).strip(), code, why, way_out, name
-        costs[file, line] = Cost("recompile", file if line else "", line, *told)
+        about = linecache.getline(file, line).strip(), code, why, way_out, name
+        costs[file, line] = Cost("recompile", file if line else "", line, *about)
     return costs[file, line]
 
 
-def _add_reads(costs: Costs, spans: Sequence[Span], sample: Sequence[Span]) -> None:
+def _add_reads(costs: Costs, spans: Sequence[TimeSpan], sample: Sequence[TimeSpan]) -> None:
     """Reads of tensors on the host; those that break a graph are counted there."""
     broken = set(costs)
     for step in sample:

@@ -96,8 +96,8 @@ class Verified:
         """Say what differs, write the file, and end the process."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of parts that are no programs by themselves
-            told = self.report(found, tensors)
-        for line in told:
+            lines = self.report(found, tensors)
+        for line in lines:
             say_line(line)
         atexit.unregister(self.run.tell)
         if threading.current_thread() is not threading.main_thread():

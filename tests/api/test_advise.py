@@ -14,7 +14,7 @@ import dynfix
 from dynfix.codemods.cli import advise
 from dynfix.lowering import stored_graphs
 from dynfix.rewriter.dynrun import report_data, step_costs
-from dynfix.rewriter.dynrun.report_data import Collector, Span
+from dynfix.rewriter.dynrun.report_data import Collector, TimeSpan
 from dynfix.rewriter.dynrun.step_costs import Cost, StepCosts
 from dynfix.rewriter.frontend import segment_programs
 
@@ -173,7 +173,7 @@ def test_a_print_is_one_read(collector):
 
 
 def span(kind, key, start, seconds):
-    return Span(kind, key, start, start + seconds)
+    return TimeSpan(kind, key, start, start + seconds)
 
 
 def test_steps_are_updates_and_the_faster_half_without_a_recording_counts():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....rewriter.source.parentheses import Binding
 from .imported_names import imported
-from .statement_steps import OtherForm, Steps, Unclear
+from .statement_steps import ExpressionSteps, OtherForm, Unclear
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
@@ -46,7 +46,7 @@ class Axes:
         return f"{text}.permute({', '.join(map(str, self.order))})"
 
 
-class Attention(Steps):
+class Attention(ExpressionSteps):
     """What the product `node` of weights and values is made of. OtherForm or Unclear where it is
     not known."""
 

@@ -180,19 +180,19 @@ def _only_methods(call: ast.Call, context: FileContext) -> bool:
 
 
 def _custom(node: Any, new: New, context: FileContext) -> Change | Refusal:
-    told = f'device_type="{new.device}"'
+    device = f'device_type="{new.device}"'
     if is_decorator(node, context):
         end = context.source.span(node)[1]
-        return Change((inserted(end, f"({told})"),))
+        return Change((inserted(end, f"({device})"),))
     call = called(node, context)
     if call is None:
         return _not_called(node)
     if not call.args:
-        return _made([first_argument(call, told, context)])
+        return _made([first_argument(call, device, context)])
     end = context.source.span(call)[1] - 1
     if context.source.text[:end].rstrip().endswith(","):
         return Refusal("the call ends in a comma")
-    return Change((inserted(end, f", {told}"),))
+    return Change((inserted(end, f", {device}"),))
 
 
 def _function(node: Any, new: New, context: FileContext) -> Change | Refusal:

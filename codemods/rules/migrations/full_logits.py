@@ -10,7 +10,7 @@ from ....rewriter.source.import_places import after_imports
 from ....rewriter.source.spans import Edit, Refusal, Safety
 from ..base import Rule
 from .imported_names import imported, torch_at
-from .statement_steps import OtherForm, Steps, Unclear
+from .statement_steps import ExpressionSteps, OtherForm, Unclear
 
 if TYPE_CHECKING:
     from ....rewriter.source.spans import Fix
@@ -131,7 +131,7 @@ def _fix(loss: _Loss, context: FileContext) -> Fix | Refusal:
     return context.fix(title, *edits, safety=Safety.UNSAFE, why=why, imports=imports)
 
 
-class _Loss(Steps):
+class _Loss(ExpressionSteps):
     """`hidden`: the text of what the last layer is given; `layer`: that of the layer."""
 
     def __init__(self, node: ast.Call, context: FileContext) -> None:
@@ -198,10 +198,10 @@ class _Loss(Steps):
         size = layer.args[1] if len(layer.args) > 1 else named.get("out_features")
         number = getattr(size, "value", None)
         large = isinstance(number, int) and number >= _FEW
-        told = size is not None and "vocab" in ast.unparse(size).lower()
+        named = size is not None and "vocab" in ast.unparse(size).lower()
         if isinstance(number, int) and not large:
             raise OtherForm
-        if not (self.flat or large or told):
+        if not (self.flat or large or named):
             raise OtherForm
 
     def text(self) -> str:

@@ -136,8 +136,8 @@ class RenameRule(NameRule):
             scripted = scripted_around(use, context)
             change = self.change(use, self.table[full], context)
             if isinstance(change, Refusal) or scripted:
-                told = "TorchScript compiles it" if scripted else getattr(change, "why", "")
-                return Refusal(f"line {use.lineno}: {told}")
+                why = "TorchScript compiles it" if scripted else getattr(change, "why", "")
+                return Refusal(f"line {use.lineno}: {why}")
             edits += change.edits
             imports |= set(change.imports)
             why = why or change.why

@@ -38,7 +38,7 @@ class Step:
     test: ast.expr | None = None
 
 
-class Steps:
+class ExpressionSteps:
     """The statements before that an expression `node` is made by, in its block. `names`: of steps,
     with the first place where each is bound; `consumed`: reads that go with them; `moved`:
     expressions that are computed at `node` from now on."""
