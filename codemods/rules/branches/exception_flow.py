@@ -4,6 +4,7 @@ what its message does."""
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ...analysis.grad_modes import swallows_nothing
@@ -43,34 +44,69 @@ def _parts(raised: Any) -> list[ast.AST]:
     return [*given, raised.cause]
 
 
+def decides_flow(node: ast.If, context: FileContext) -> bool:
+    """Whether a handler of this file names the exception that is raised at `node`, and goes on: the
+    exception is how the program branches, not how it fails."""
+    raised: Any = node.body[-1]
+    called = raised.exc.func if isinstance(raised.exc, ast.Call) else raised.exc
+    wanted = called is not None and ast.unparse(called)
+    catching = [*_catching(node, context), *_calling(node, context)]
+    handlers = (h for each in catching for h in getattr(each, "handlers", ()))
+    return bool(wanted) and any(_goes_on(h, wanted, context) for h in handlers)
+
+
+def _calling(node: ast.AST, context: FileContext) -> Iterator[ast.Try]:
+    """What calls something of the name of the function around `node`: of which class is not asked,
+    for a call of a method of an attribute may not be resolved."""
+    function: Any = context.function(node)
+    for each in context.index.get(ast.Try, ()) if function else ():
+        calls = (n.func for s in each.body for n in ast.walk(s) if isinstance(n, ast.Call))
+        if function.node.name in {getattr(f, "attr", getattr(f, "id", "")) for f in calls}:
+            yield each
+
+
+def _goes_on(handler: ast.ExceptHandler, wanted: str, context: FileContext) -> bool:
+    """Whether a handler of the class `wanted` does not raise at its end."""
+    named = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    names = {ast.unparse(n) for n in named if n is not None}
+    return wanted in names and not isinstance(handler.body[-1], ast.Raise)
+
+
 def _handled(node: ast.AST, context: FileContext) -> bool:
     """Whether an exception raised at `node` may be caught in this file."""
+    return next(_catching(node, context), None) is not None
+
+
+def _catching(node: ast.AST, context: FileContext) -> Iterator[ast.AST]:
+    """What may catch an exception raised at `node`, in its function and in what calls that."""
     raising, seen = [node], set[ast.AST]()
     for _ in range(_DEEPEST + 1):
-        left = [_left_by(each, context) for each in raising]
-        if None in left:
-            return True
+        left = []
+        for each in raising:
+            caught, function = _left_by(each, context)
+            yield from caught
+            left.append(function)
         new = (each for each in left if each not in seen and isinstance(each, _FUNCTIONS))
         functions = list(dict.fromkeys(new))
         seen.update(functions)
         raising = [call for function in functions for _, call in context.callers(function)]
-    return False
 
 
-def _left_by(node: ast.AST, context: FileContext) -> ast.AST | None:
-    """The function, or the file, that an exception raised at `node` leaves; None where something on
-    the way may catch it."""
+def _left_by(node: ast.AST, context: FileContext) -> tuple[list[ast.AST], ast.AST]:
+    """(what on the way may catch an exception raised at `node`, the function or the file that it
+    leaves otherwise)."""
+    found: list[ast.AST] = []
     parents = context.whole_parents()
     child, parent = node, parents.get(node)
     while parent is not None and not isinstance(child, _FUNCTIONS):
         if isinstance(parent, ast.Try) and child in parent.body and parent.handlers:
-            return None
+            found.append(parent)
         if isinstance(parent, (ast.With, ast.AsyncWith)) and child in parent.body:
             entered = (i.context_expr for i in parent.items)
             if not all(swallows_nothing(e, context.names) for e in entered):
-                return None
+                found.append(parent)
         child, parent = parent, parents.get(parent)
-    return child
+    return found, child
 
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

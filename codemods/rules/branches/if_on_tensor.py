@@ -16,6 +16,7 @@ from ....rewriter.transforms.tensor_if import chosen, is_elif
 from ..base import Rule
 from ..effects.compile_guards import only_logging, raised
 from .early_exit import left_early
+from .exception_flow import decides_flow
 from .kept_state import kept_in_eager
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Model(nn.Module):
                 continue
             if not any(_open(f) for f in inside) or any(_is_safe(f) for f in inside):
                 continue
-            fix = predicated(function.node, context)
+            fix = _predicated(function.node, context)
             if isinstance(fix, Fix):
                 better = {id(f) for f in inside if not (f.fix and f.fix.asked)}
                 found = [replace(f, fix=fix, kept="") if id(f) in better else f for f in found]
@@ -164,3 +165,12 @@ def _head(node: ast.If, context: FileContext) -> ast.If:
     while is_elif(node, context.source):
         node = context.parent(node)
     return node
+
+
+def _predicated(function: Any, context: FileContext) -> Fix | Refusal:
+    """The Fix of predicates, unless the function branches by an exception that is handled."""
+    tests = (n for n in ast.walk(function) if isinstance(n, ast.If))
+    raising = (n for n in tests if isinstance(n.body[-1], ast.Raise))
+    if any(condition(n.test, context) is not None and decides_flow(n, context) for n in raising):
+        return Refusal("an exception that it raises is handled in this file, which goes on")
+    return predicated(function, context)

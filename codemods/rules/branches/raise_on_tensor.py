@@ -13,7 +13,7 @@ from ....rewriter.transforms.condition import Condition, condition, host_read
 from ..base import Rule
 from ..effects.compile_guards import count_calls, guard, raised, run_of
 from .chains_and_asserts import quoted
-from .exception_flow import losses
+from .exception_flow import decides_flow, losses
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
@@ -80,6 +80,8 @@ def step(x: torch.Tensor):
         yield context.finding(self, node.test, fix=built)
 
     def _fix(self, node: ast.If, test: Condition, context: FileContext) -> Fix | Refusal:
+        if decides_flow(node, context):
+            return Refusal("its exception is handled in this file, where the program goes on")
         found, text = context.torch(node), self._text(node.body[-1])
         shown = context.segment(text) if text is not None else quoted(context.segment(node.test))
         compiled = raising(node, shown, context, losses(node, context))
