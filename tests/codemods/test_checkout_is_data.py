@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from dynfix.codemods.cli import command, file_writes, flake8, formats, gitignore, runner, settings
+from dynfix.codemods.cli import file_writes, flake8, formats, gitignore, runner, settings
 from dynfix.codemods.trace import saved_facts
 from dynfix.rewriter.source import regular_files
 
@@ -245,7 +245,7 @@ class Terminal(io.StringIO):
 def test_a_diff_is_escaped_on_a_terminal_alone():
     result = runner.FileResult("a\n.py", before="\x1b\tü\r\n", after="")
     for stream, line in ((Terminal(), "-\\x1b\tü"), (io.StringIO(), "-\x1b\tü\r")):
-        command.show_diff(result, stream)
+        formats.show_diff(result, stream)
         assert stream.getvalue().split("\n")[:4] == [
             "--- a\\n.py",
             "+++ a\\n.py",
