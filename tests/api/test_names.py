@@ -232,5 +232,5 @@ def test_install_and_take_back():
 def test_the_limit_of_one_call():
     f = dynfix.compile(lambda x, n: x + n, backend="eager", recompile_limit=1, dynamic=False)
     f(X, 1)
-    with pytest.warns(dynfix.DynfixWarning, match="compiled 1 times"):
+    with pytest.warns(dynfix.DynfixWarning, match="has 1 compiled version"):
         f(X.double(), 1)
