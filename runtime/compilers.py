@@ -10,6 +10,7 @@ import signal
 import subprocess
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -32,7 +33,8 @@ class _Thread(threading.local):
 
 _thread = _Thread()
 _running: set[subprocess.Popen[str]] = set()
-_ended: set[int] = set()  # processes that `end_compilers` ended
+# Processes that `end_compilers` ended; not their numbers, which later ones may have again.
+_ended: weakref.WeakSet[subprocess.Popen[str]] = weakref.WeakSet()
 _used: list[float] = []  # processor seconds of gentle compilers that nobody has asked for yet
 
 
@@ -59,14 +61,15 @@ def take_seconds() -> float:
 def end_compilers() -> None:
     """End the compilers that `be_gentle` threads wait for."""
     for process in list(_running):
-        _ended.add(process.pid)
+        _ended.add(process)
         _end(process)
 
 
 def _end(process: subprocess.Popen[str]) -> None:
     """A compiler driver and the programs that it started: a session of their own."""
-    with contextlib.suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode is None:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def by_path(command: Sequence[str]) -> list[str]:
@@ -94,8 +97,7 @@ def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
                 _running.discard(process)
                 taken = min(time.perf_counter() - start, _used_by_children() - used)
                 _used.append(taken)  # at most: another child may have ended meanwhile
-    if process.pid in _ended:
-        _ended.discard(process.pid)
+    if process in _ended:
         raise WorkerStopped
     return subprocess.CompletedProcess(words, process.returncode, out, error)
 

@@ -153,3 +153,21 @@ def test_it_is_an_option():
     for wrong in (0, 1.5, "10"):
         with pytest.raises(OptionError):
             options.Options(compiler_timeout=wrong)
+
+
+def test_one_with_the_number_of_an_ended_one_is_not_ended(monkeypatch):
+    """Systems give the numbers of processes again."""
+
+    class Process(subprocess.Popen):
+        def communicate(self, *args, **kwargs):
+            found = super().communicate(*args, **kwargs)
+            self.pid = 2**30
+            made.append(self)
+            return found
+
+    made = []
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    compilers.run(["true"])
+    monkeypatch.setattr(compilers, "_running", set(made))
+    compilers.end_compilers()  # too late for it
+    assert compilers.run(["true"]).returncode == 0
