@@ -155,8 +155,8 @@ def graphs(request, monkeypatch):
         return original(graph, *given)
 
     original = joint.compile_unit
-    places = dict.fromkeys(channels_last.PLACES, channels_last.PLACES[request.param])
-    monkeypatch.setattr(channels_last, "PLACES", places)
+    kinds = channels_last.CONVOLUTIONS
+    monkeypatch.setattr(channels_last, "CONVOLUTIONS", dict.fromkeys(kinds, kinds[request.param]))
     monkeypatch.setattr(joint, "compile_unit", compile_unit)
     return found
 
