@@ -37,6 +37,7 @@ def calls(found):
     return {item.target for item in items if isinstance(item, ExternCall)}
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("shape", [(1, 1, 1, 2), (2, 7, 3, 34), (3, 33, 17, 64)])
 def test_rotary_embeddings_are_loops(dtype, shape, monkeypatch):

@@ -183,6 +183,7 @@ def test_cross_entropy_and_its_gradient_with_ignored_targets():
     check_gradients(fn, torch.randn(8, 30), targets)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("length", [16, 63, 64, 513, 1200])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_positions_of_extrema_in_rows(length, dtype):

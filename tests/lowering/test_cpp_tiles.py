@@ -36,6 +36,7 @@ def make(shape, dtype):
     return torch.randint(0, 2 if dtype == torch.bool else 100, shape).to(dtype)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     "dtype",
     [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int8, torch.bool],
@@ -114,6 +115,7 @@ def test_to_channels_last():
     )
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("mode", ["nearest", "bilinear"])
 @pytest.mark.parametrize("scale", [2, 3, 4, 1.5, 0.5])
 def test_upsampling(mode, scale, sources):
@@ -281,6 +283,7 @@ def test_blocks_of_every_shape(dtype, tmp_path):
         assert (made[:, rows:] == 7).all()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("kind", ["float", "double", "bf16", "int8_t"])
 @pytest.mark.parametrize("target", ["native", "x86-64", "x86-64-v3"])
 def test_whole_tiles(kind, target):

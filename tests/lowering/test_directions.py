@@ -40,6 +40,7 @@ def test_of_two_ways_that_jump_the_shorter_jumps_are_taken(monkeypatch):
     assert "r1_part[64]" not in sources(found)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", ["max", "min"])
 def test_positions_in_what_is_computed(kind, dtype, monkeypatch):

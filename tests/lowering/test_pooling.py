@@ -61,6 +61,7 @@ def test_gradient_of_max_pool2d(memory):
     check_gradients(lambda x: F.max_pool2d(x, 3, 2, 1), x)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     "more",
     [
@@ -110,6 +111,7 @@ def test_gradient_of_adaptive_avg_pool3d():
     check(backward, planes(2, 3, 2, 4, 3), planes(2, 3, 5, 4, 7))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("size", [1, (3, 4), (1, 4), (6, 8), (4, 3)], ids=str)
 @pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
@@ -149,6 +151,7 @@ def test_windows_of_few_elements_are_no_loop(monkeypatch):
     assert nests and not any(nest.is_reduction for nest in nests)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize("side", [5, (3, 28), (11, 13)], ids=str)
 def test_overlapping_averages_are_made_axis_by_axis(side, memory, monkeypatch):
@@ -188,6 +191,7 @@ def test_maxima_alone(shape, given, dtype, memory):
     check_gradients(lambda x: F.max_pool2d(x, *given), leaf, rtol=near, atol=near)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize("given", WIDE, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -260,6 +264,7 @@ def test_each_element_finds_its_few_windows(given, monkeypatch):
     assert any(nest.scatters for nest in nests) == overlap
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     "given", [((5, 1, 1), 1), (2,), (3, 2, 1), ((3, 2, 2), (2, 1, 3), 1, True)]
 )
@@ -279,6 +284,7 @@ WIDE_MEANS = [
 ]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize("more", WIDE_MEANS, ids=str)
 def test_means_of_wide_windows_are_made_axis_by_axis(more, memory, monkeypatch):

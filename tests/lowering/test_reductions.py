@@ -223,6 +223,7 @@ def test_huber_loss_of_two_dtypes_is_in_that_of_its_input(reduction):
     torch.testing.assert_close(compiled(loss, x, target)(x, target), loss(x, target))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool]
 )
@@ -243,6 +244,7 @@ def test_positions_in_columns(dtype, shape, dim):
     check(fn, x)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("shape", [(3, 1), (2, 1, 1)])
 def test_norms_along_last_axes_of_one_element(dtype, shape, recwarn):

@@ -186,6 +186,7 @@ def test_tangents_and_gradients_of_samples():
                 torch.testing.assert_close(call(x), fn(x))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize("size", [(4, 7), (9, 5), (4, 5), (2, 3)])
 def test_what_is_not_finite_stays_where_eager_has_it(size, align_corners):
@@ -199,6 +200,7 @@ def test_what_is_not_finite_stays_where_eager_has_it(size, align_corners):
         torch.testing.assert_close(call(x), resize(x), equal_nan=True)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
 @pytest.mark.parametrize("size", [(3, 3), (4, 7), (9, 5)])
 def test_gradients_that_are_not_finite_reach_no_more_than_in_eager(size, mode):
@@ -243,6 +245,7 @@ def test_gradients_lie_as_eager_has_them(mode):
         assert one.stride() == two.stride()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize("size", [(61, 47), (29, 53), (30, 11)])
 def test_irregular_sizes_are_made_axis_by_axis(size, align_corners):

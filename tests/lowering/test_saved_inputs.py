@@ -43,6 +43,7 @@ def test_a_bias_that_changes_before_the_backward():
         assert torch.allclose(got, wanted, atol=1e-6)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16])
 @pytest.mark.parametrize(

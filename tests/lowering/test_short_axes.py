@@ -152,6 +152,7 @@ def test_places_of_a_short_axis_take_what_is_theirs(monkeypatch):
     assert not any("% 4u" in source for source in sources)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("width", [2, 3, 4, 5, 6, 7, 8])
 @pytest.mark.parametrize("rows", [16, 33])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int16])

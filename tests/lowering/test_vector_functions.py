@@ -165,6 +165,7 @@ def test_sigmoid_before_it_is_rounded(library):
         assert called(getattr(library, name), negative).isnan().all()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("fn", [torch.sigmoid, F.silu, F.glu], ids=lambda fn: fn.__name__)
 def test_gates_of_halves(fn, dtype):

@@ -15,3 +15,25 @@ def grid(runs, *axes):
         )
         for cell in itertools.product(*axes)
     ]
+
+
+def is_covered(item):
+    """Whether other cells of a test with several `parametrize`s stand for this one. As many cells
+    as the longest has values are enough for each value of each, with others of those before."""
+    axes = {}
+    for mark in item.iter_markers("parametrize"):
+        names, values, *_ = mark.args
+        name = names.split(",")[0].strip() if isinstance(names, str) else names[0]
+        axes[name] = [place for place, value in enumerate(values) if not _is_slow(value)]
+    chosen = (
+        tuple(
+            axis[(cell + cell // len(axis) * place) % len(axis)]
+            for place, axis in enumerate(axes.values())
+        )
+        for cell in range(max(map(len, axes.values())))
+    )
+    return tuple(item.callspec.indices[name] for name in axes) not in chosen
+
+
+def _is_slow(value):
+    return any(mark.name == "slow" for mark in getattr(value, "marks", ()))
