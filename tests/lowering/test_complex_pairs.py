@@ -4,7 +4,6 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering.loops.kernel_graph import ExternCall
-from grids import grid
 
 from .harness import check, check_gradients, compiled, units
 
@@ -50,15 +49,10 @@ def test_rotary_embeddings_are_loops(dtype, shape, monkeypatch):
     assert found and calls(found) <= FREE
 
 
-@pytest.mark.parametrize(
-    ("width", "lazy", "dynamic"),
-    grid(
-        lambda width, lazy, dynamic: width == 3 or (width == 17 and lazy and dynamic is None),
-        [1, 3, 17, 32],
-        [False, True],
-        [None, True],
-    ),
-)
+@pytest.mark.covering
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("width", [1, 3, 17, 32])
 def test_values_and_gradients_are_those_of_eager(width, lazy, dynamic):
     call = dynfix.compile(mixed, dynamic=dynamic, options={"strict": True})
     for rows in (2, 2, 5, 6):

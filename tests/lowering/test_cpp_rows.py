@@ -8,7 +8,6 @@ import pytest
 import torch
 from dynfix.lowering.targets.cpp.cpp_build import CppTarget
 from dynfix.lowering.targets.cpp.cpp_target import print_kernel
-from grids import grid
 
 from .harness import check, check_gradients, compiled
 
@@ -30,14 +29,9 @@ def sources(monkeypatch):
     return made
 
 
-@pytest.mark.parametrize(
-    "length, dtype",
-    grid(
-        lambda length, dtype: dtype == torch.float32 or length in (7, 16, 65, 2049),
-        LENGTHS,
-        [torch.float32, torch.float64],
-    ),
-)
+@pytest.mark.covering
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("length", LENGTHS, ids=str)
 def test_folds_of_every_length(length, dtype):
     def fn(x):
         y = x * 2 + 1
@@ -241,15 +235,10 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize(
-    "program, length, dtype",
-    grid(
-        lambda program, length, dtype: dtype == torch.float32 or program in ("norm", "softmax"),
-        ROWS,
-        [513, 768, 1000],
-        [torch.float32, torch.bfloat16, torch.float16],
-    ),
-)
+@pytest.mark.covering
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("length", [513, 768, 1000])
+@pytest.mark.parametrize("program", ROWS)
 def test_rows_that_ask_for_others_ahead(program, length, dtype, sources):
     x = torch.randn(65, length, dtype=dtype)
     if dtype == torch.float32:

@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 from dynfix.lowering.loops.kernel_graph import ExternCall
 from dynfix.lowering.targets.cpp.cpp_expr import _decided
-from grids import grid
 
 from .harness import check, check_gradients, compiled, units
 
@@ -168,18 +167,14 @@ MAXIMA = [(3, 2, 1), (2, 2), (3, 1, 1), (5, 1, 2), ((1, 3), (2, 1), (0, 1)), (3,
 WIDE = [(5, 1, 1, 2), (7, 2, 3), (9, 1, 4), ((4, 31), (2, 1), (2, 15)), (8, 2, 3, 1, True)]
 
 
+@pytest.mark.covering
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize(
-    ("shape", "given", "dtype", "memory"),
-    grid(
-        lambda *cell: (
-            (cell[2].itemsize < 4) == (cell[3] == torch.channels_last)
-            and cell[2] in (torch.float32, torch.bfloat16)
-        ),
-        [(2, 5, 9, 8), (1, 33, 5, 7), (0, 3, 6, 6), (1, 2, 5, 5)],
-        MAXIMA,
-        [torch.float32, torch.float64, torch.bfloat16, torch.float16],
-        [torch.contiguous_format, torch.channels_last],
-    ),
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str
+)
+@pytest.mark.parametrize("given", MAXIMA, ids=str)
+@pytest.mark.parametrize(
+    "shape", [(2, 5, 9, 8), (1, 33, 5, 7), (0, 3, 6, 6), (1, 2, 5, 5)], ids=str
 )
 def test_maxima_alone(shape, given, dtype, memory):
     x = planes(*shape).to(dtype).to(memory_format=memory)
@@ -298,17 +293,10 @@ def test_means_of_wide_windows_are_made_axis_by_axis(more, memory, monkeypatch):
     check(lambda x: F.avg_pool2d(x, **more), x)
 
 
-@pytest.mark.parametrize(
-    ("given", "width", "dtype"),
-    grid(
-        lambda given, width, dtype: (
-            (dtype == torch.float32 and given == (3, 2, 1)) or width in (30, 65)
-        ),
-        [(3, 2, 1), (3, 1, 1), (2, 2)],
-        [19, 30, 56, 65, 67, 220],
-        [torch.float32, torch.bfloat16, torch.float16],
-    ),
-)
+@pytest.mark.covering
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("width", [19, 30, 56, 65, 67, 220])
+@pytest.mark.parametrize("given", [(3, 2, 1), (3, 1, 1), (2, 2)], ids=str)
 def test_positions_of_maxima_in_rows_of_every_length(given, width, dtype):
     """Equal elements, of which the first is taken, NaN and rows of -inf."""
     x = torch.randint(-3, 4, (2, 3, 9, width)).to(dtype)

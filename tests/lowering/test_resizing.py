@@ -70,17 +70,12 @@ CUBIC = [
 ]
 
 
+@pytest.mark.covering
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize(
-    ("more", "shape", "form"),
-    grid(
-        lambda more, shape, form: (
-            more == CUBIC[0] or (form == torch.contiguous_format and shape[0] == 2)
-        ),
-        CUBIC,
-        [(2, 5, 6, 8), (1, 3, 2, 1), (0, 3, 4, 5), (2, 2, 33, 2)],
-        [torch.contiguous_format, torch.channels_last],
-    ),
+    "shape", [(2, 5, 6, 8), (1, 3, 2, 1), (0, 3, 4, 5), (2, 2, 33, 2)], ids=str
 )
+@pytest.mark.parametrize("more", CUBIC)
 def test_cubic(more, shape, form):
     x = torch.randn(shape).to(memory_format=form)
     check(lambda x: interpolate(x, **more) + 1, x, rtol=1e-5, atol=1e-5)
@@ -278,15 +273,10 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "channels", "dtype"),
-    grid(
-        lambda *cell: cell[1:] in ((2, torch.float32), (3, torch.bfloat16)),
-        TABLES,
-        [2, 3, 5, 16],
-        [torch.float32, torch.bfloat16, torch.float16],
-    ),
-)
+@pytest.mark.covering
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("channels", [2, 3, 5, 16])
+@pytest.mark.parametrize("name", TABLES)
 def test_positions_from_tables(name, channels, dtype):
     """In either order of memory, at places of memory that lie between words, and behind which
     nothing is mapped."""
@@ -344,14 +334,9 @@ def test_tables_are_read():
             torch.testing.assert_close(call(x), interpolate(x, scale_factor=1.3).relu())
 
 
-@pytest.mark.parametrize(
-    ("channels", "dtype"),
-    grid(
-        lambda channels, dtype: dtype == torch.bfloat16 or channels in (8, 9),
-        [7, 8, 9, 12, 24],
-        [torch.float32, torch.bfloat16, torch.float16],
-    ),
-)
+@pytest.mark.covering
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("channels", [7, 8, 9, 12, 24])
 def test_pixels_of_few_channels(channels, dtype):
     """Whose places are read from a table, rows of pixels that are left out, and NaN under them."""
     pad = torch.nn.functional.pad
