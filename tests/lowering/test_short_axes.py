@@ -186,7 +186,7 @@ def test_sums_of_negative_zeros():
 @pytest.mark.parametrize(
     ("width", "dtype"),
     grid(
-        lambda *cell: cell in ((5, torch.bfloat16), (6, torch.float32), (7, torch.float64)),
+        lambda *cell: cell in ((5, torch.bfloat16), (6, torch.float32)),
         [5, 6, 7, 9],
         [torch.float32, torch.float64, torch.bfloat16],
     ),
