@@ -1,6 +1,7 @@
 """Grids of parameters of which `tox -e tests` runs some cells, and `tox -e slow` the rest."""
 
 import itertools
+import operator
 
 import pytest
 
@@ -20,20 +21,27 @@ def grid(runs, *axes):
 def is_covered(item):
     """Whether other cells of a test with several `parametrize`s stand for this one. As many cells
     as the longest has values are enough for each value of each, with others of those before."""
-    axes = {}
-    for mark in item.iter_markers("parametrize"):
-        names, values, *_ = mark.args
-        name = names.split(",")[0].strip() if isinstance(names, str) else names[0]
-        axes[name] = [place for place, value in enumerate(values) if not _is_slow(value)]
+    axes = [_axis(item, *mark.args[:2]) for mark in item.iter_markers("parametrize")]
     chosen = (
         tuple(
-            axis[(cell + cell // len(axis) * place) % len(axis)]
-            for place, axis in enumerate(axes.values())
+            places[(cell + cell // len(places) * number) % len(places)]
+            for number, (_, places) in enumerate(axes)
         )
-        for cell in range(max(map(len, axes.values())))
+        for cell in range(max(len(places) for _, places in axes))
     )
-    return tuple(item.callspec.indices[name] for name in axes) not in chosen
+    return tuple(place for place, _ in axes) not in chosen
 
 
-def _is_slow(value):
-    return any(mark.name == "slow" for mark in getattr(value, "marks", ()))
+def _axis(item, names, values):
+    """The place of the item's value among those of a `parametrize`, and those that are not slow."""
+    names = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+    given = [item.callspec.params[name] for name in names]
+    slow, place = set(), None
+    for number, value in enumerate(values):
+        marked = hasattr(value, "marks")  # a `pytest.param`
+        cell = value.values if marked else value if len(names) > 1 else (value,)
+        if marked and any(mark.name == "slow" for mark in value.marks):
+            slow.add(number)
+        if all(map(operator.is_, cell, given)):
+            place = number
+    return place, [number for number in range(len(values)) if number not in slow]
