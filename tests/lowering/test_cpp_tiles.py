@@ -207,7 +207,9 @@ def test_short_rows_that_the_same_kernel_fills():
     check(scaled, torch.randn(4100, 20))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)]
+)
 def test_short_rows_of_16_bits(dtype):
     x = (torch.randn(1100, 21) * 3).to(dtype)
     x[3, 4] = torch.nan

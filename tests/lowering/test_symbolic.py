@@ -4,6 +4,7 @@ compiled for."""
 import pytest
 import torch
 from dynfix.lowering import passes
+from grids import grid
 from pass_list import insert_pass
 from torch.nn import functional as F
 
@@ -218,7 +219,9 @@ TRAINED = {
 }
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize(
+    "name", grid(lambda name: name not in ("group norm", "loss of tokens"), TRAINED)
+)
 def test_training(name):
     fn, make, static = TRAINED[name]
     check_training(fn, make, static=static)
