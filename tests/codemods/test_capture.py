@@ -144,7 +144,7 @@ def test_dynamo_is_not_imported():
         **support.shown([("Model.forward",) * 2 + ("x.nonzero()",)]),
     )
     run = "\nModel()(torch.ones(2))\nimport sys\nassert 'torch._dynamo' not in sys.modules\n"
-    subprocess.run([sys.executable, "-c", fixed.source.text + run], check=True)
+    forked.run([sys.executable, "-c", fixed.source.text + run], check=True)
 
 
 def changed(path):

@@ -1,9 +1,9 @@
 """What fixed programs import from dynfix, with dynfix and without it."""
 
-import subprocess
 import sys
 
 import dynfix
+import forked
 import pytest
 from dynfix.codemods.rules import BY_CODE
 
@@ -24,7 +24,7 @@ ARGS = {
 
 
 def ran(text):
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    done = forked.run([sys.executable, "-c", text], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

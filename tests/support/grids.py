@@ -36,12 +36,11 @@ def _axis(item, names, values):
     """The place of the item's value among those of a `parametrize`, and those that are not slow."""
     names = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
     given = [item.callspec.params[name] for name in names]
-    slow, place = set(), None
-    for number, value in enumerate(values):
-        marked = hasattr(value, "marks")  # a `pytest.param`
-        cell = value.values if marked else value if len(names) > 1 else (value,)
-        if marked and any(mark.name == "slow" for mark in value.marks):
-            slow.add(number)
-        if all(map(operator.is_, cell, given)):
-            place = number
-    return place, [number for number in range(len(values)) if number not in slow]
+    cells = [
+        value
+        if hasattr(value, "marks")  # a `pytest.param`
+        else pytest.param(*(value if len(names) > 1 else [value]))
+        for value in values
+    ]
+    place, *_ = [k for k, cell in enumerate(cells) if all(map(operator.is_, cell.values, given))]
+    return place, [k for k, cell in enumerate(cells) if "slow" not in {m.name for m in cell.marks}]
