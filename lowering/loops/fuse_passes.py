@@ -6,8 +6,7 @@ from itertools import product
 
 from . import sizes
 from .ir import Buffer, Load, Nest, Op, Store, Value, ValueRewriter, nest_loads, scatters
-from .polynomials import is_known
-from .sizes import Axis, Index
+from .sizes import Index
 
 MOST_STORES = 8  # of one loop
 MOST_VALUES = 120
@@ -62,7 +61,7 @@ def _depend(one: Nest, two: Nest) -> bool:
     if written & _reads(two) or writes & _reads(one):
         return True
     pairs = product(one.stores, two.stores) if written & writes else ()
-    return not all(is_disjoint(store, other, one, two) for store, other in pairs)
+    return not all(is_disjoint(store, other) for store, other in pairs)
 
 
 def _reads(nest: Nest) -> set[Buffer]:
@@ -149,21 +148,6 @@ def without_locals(nests: Sequence[Nest]) -> tuple[Nest, ...] | None:
     return None if read & _writes(nests) else share_passes(made)
 
 
-def is_disjoint(store: Store, other: Store, first: Nest, second: Nest) -> bool:
-    """Whether no point of `first` stores where one of `second` does: into other memory, or into
-    parts of the same that lie side by side at each point of the axes further out."""
-    if store.buffer is not other.buffer:
-        return True
-    apart = sizes.add(other.index, sizes.scale(store.index, -1))
-    plain = all(isinstance(atom, Axis) for atom, _ in store.index.terms)
-    if first.axes != second.axes or apart.terms or not plain or not is_known(apart.offset):
-        return False
-    distance = abs(apart.offset)
-    terms = ((sizes.coefficient(store.index, axis), axis) for axis in first.axes if axis.size != 1)
-    steps = [(step, axis) for step, axis in terms if step != 0]
-    if not all(is_known(step) and is_known(axis.size) and step > 0 for step, axis in steps):
-        return False
-    inside = sum(step * (axis.size - 1) for step, axis in steps if step <= distance)
-    outer = [(step, axis) for step, axis in steps if step > distance]
-    fits = all(step >= distance + inside + 1 for step, _ in outer)
-    return inside < distance and fits and sizes.mixed_radix(outer)
+def is_disjoint(store: Store, other: Store) -> bool:
+    """Whether two nests store nowhere in the same place."""
+    return store.buffer is not other.buffer or sizes.never_equal(store.index, other.index)

@@ -278,7 +278,7 @@ def _row_local(first: Nest, second: Nest) -> bool:
         for load in nest_loads(second):
             if load.buffer is store.buffer and not _same_row(store, load, first, second):
                 return False
-        if not all(is_disjoint(store, other, first, second) for other in second.stores):
+        if not all(is_disjoint(store, other) for other in second.stores):
             return False
     return all(
         _same_row(store, load, second, first)

@@ -2,10 +2,12 @@
 order at once: the gradients of a split, of which each part has a nest of its own, so that inlining
 cannot do it."""
 
+import itertools
 from collections import Counter
 
 from . import sizes
 from .axes import canonical, rebuild
+from .fuse_passes import is_disjoint
 from .inline import stored_at
 from .ir import RUNNING, Buffer, Load, Nest, Store, atoms, nest_loads
 from .kernel_graph import Item, Unit
@@ -81,7 +83,6 @@ class _Stores:
         self._unit, self._scans = unit, scans
         self._now: dict[Nest, Nest | None] = dict(zip(nests, nests, strict=True))  # None: left out
         self._readers = Counter(b for nest in nests for b in {x.buffer for x in nest_loads(nest)})
-        self._stores = Counter(store.buffer for nest in nests for store in nest.stores)
         self._given = {getattr(ref, "buffer", None) for ref in unit.inputs} | set(unit.constants)
         self._pinned = unit.outputs_buffers() | unit.extern_buffers() | self._given
         self._writers: dict[Buffer, list[Nest]] = {}  # as they were
@@ -100,7 +101,7 @@ class _Stores:
         assert isinstance(load, Load)
         source, writers = load.buffer, self._writers.get(load.buffer, [])
         pinned = source in self._pinned or target in self._given
-        if self._readers[source] != 1 or pinned or self._stores[target] != 1 or not writers:
+        if self._readers[source] != 1 or pinned or not writers or not self._is_apart(nest, copy):
             return
         now = ((writer, self._now[writer]) for writer in writers)
         moved = {nest: one and _moved(one, copy, source, self._scans) for nest, one in now}
@@ -109,8 +110,19 @@ class _Stores:
         self._now.update(moved)
         self._now[nest] = None
         self._readers[source] = 0
-        self._stores[target] = self._stores.pop(source)
-        self._writers[target] = self._writers.pop(source)
+        self._writers[target] = [*self._writers.get(target, []), *self._writers.pop(source)]
+
+    def _is_apart(self, nest: Nest, copy: Nest) -> bool:
+        """Whether what else is stored beside the copy, as the parts of a concatenation, lies
+        elsewhere, and nothing reads it before: the copy may then be made at another time."""
+        (mine,) = copy.stores
+        before = itertools.takewhile(lambda each: each is not nest, self._now)
+        if any(load.buffer is mine.buffer for each in before for load in nest_loads(each)):
+            return False
+        now = (self._now[nest] for nest in self._writers[mine.buffer])
+        stores = [store for nest in now if nest is not None for store in nest.stores]
+        beside = [store for store in stores if store.buffer is mine.buffer]
+        return sum(not is_disjoint(store, mine) for store in beside) == 1  # itself
 
 
 def _moved(nest: Nest, copy: Nest, source: Buffer, scans: bool) -> Nest | None:

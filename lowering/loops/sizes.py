@@ -212,6 +212,41 @@ def within(index: Index, size: Size) -> bool:
     return high is not None and below(high, size)
 
 
+def never_equal(one: Index, other: Index) -> bool:
+    """Whether two indices have no value in common, whatever their axes are: at each point of the
+    axes further out, which count in the same steps, they take numbers side by side."""
+    terms = [*one.terms, *other.terms]
+    for least in sorted({factor for _, factor in terms if is_known(factor)}, reverse=True):  # type: ignore[type-var]
+        if _side_by_side(one, other, least):
+            return True
+    return _side_by_side(one, other, None)
+
+
+def _side_by_side(one: Index, other: Index, least: Size | None) -> bool:
+    """Whether that holds with the steps from `least` on as those of the axes further out."""
+    counts: dict[int, int] = {}
+    ranges = []
+    for index in (one, other):
+        outer = [(a, f) for a, f in index.terms if least is not None and at_least(f, least)]
+        rest = Index(tuple(term for term in index.terms if term not in outer), index.offset)
+        ranges.append(bounds(rest))
+        for atom, factor in outer:
+            low, high = atom.bounds()
+            if not (is_known(factor) and is_known(high) and low == 0):
+                return False
+            counts[factor] = counts.get(factor, 0) + high  # type: ignore[index,operator]
+    ends = [end for each in ranges for end in each]
+    if not all(end is not None and is_known(end) for end in ends):
+        return False
+    (low, high), (first, last) = ranges
+    reach = max(ends) - min(ends)  # type: ignore[type-var,operator]
+    for step in sorted(counts):
+        if step <= reach:
+            return False
+        reach += step * counts[step]
+    return high < first or last < low  # type: ignore[operator]
+
+
 def _split(index: Index, divisor: Size) -> tuple[Index, Index]:
     """`index == divisor * quotient + rest`, with every multiple of the divisor moved into the
     quotient."""

@@ -49,6 +49,14 @@ def test_joins_in_another_order(order):
     check(fn, *(torch.randn(4, 6, 6) for _ in range(3)))
 
 
+def overwritten(x):
+    n = x.shape[1]
+    made = x.new_zeros(15, n + 4).slice_scatter(x.cumsum(1), 1, 0, n)
+    made = made.slice_scatter(x.flip(1).cumsum(1), 1, 3, 3 + n)
+    total = made.sum()
+    return made.slice_scatter(x.cumsum(1) * 2, 1, 2, 2 + n), total
+
+
 SCANS = {
     "backwards": lambda x: x.flip(1).cumsum(1).flip(1),
     "backwards, of columns": lambda x: x.flip(0).cumsum(0).flip(0),
@@ -56,6 +64,11 @@ SCANS = {
     "both ways": lambda x: x.cumsum(1).flip(0, 1),
     "turned": lambda x: x.cumsum(1).t().contiguous(),
     "planes": lambda x: x.view(3, 5, -1).flip(2).cumsum(2).flip(2).transpose(0, 1).contiguous(),
+    "behind zeros": lambda x: torch.cat((x.new_zeros(15, 1), x[:, :-1].cumsum(1)), 1),
+    "between others": lambda x: torch.cat((x, x.cumsum(1), x.flip(1).cumsum(1).flip(1), x), 1),
+    "rows below": lambda x: torch.cat((x.new_ones(1, x.shape[1]), x[:-1].cumsum(0)), 0),
+    "over others": lambda x: torch.zeros(15, 40).slice_scatter(x.cumsum(1), 1, 3, 3 + x.shape[1]),
+    "written in turn": overwritten,
     "read twice": lambda x: ((y := x.cumsum(1)).flip(1), y * 2),
     "returned": lambda x: ((y := x.cumsum(1)).flip(1), y),
     "added to": lambda x: x.flip(1).cumsum(1).flip(1) + x,

@@ -1,5 +1,6 @@
 """Arithmetic on sizes that only a call knows, against numbers."""
 
+import itertools
 import math
 import random
 
@@ -189,3 +190,28 @@ def test_what_cannot_be_taken_apart_is_a_variable_itself():
     assert polynomials.hint(symbols.size(n * m)) == 35
     with pytest.raises(polynomials.Unsupported):
         symbols.size(n)
+
+
+def test_indices_that_are_never_equal_have_no_value_in_common():
+    def taken(index, axes):
+        return {value(index, places, {}) for places in itertools.product(*map(range, axes))}
+
+    r, found = random.Random(0), 0
+    for _ in range(3000):
+        made = []
+        outer = r.choice((6, 8, 12, 24))
+        for _ in range(2):
+            axes = [r.randint(1, 4) for _ in range(3)]
+            steps = [r.choice((outer, outer, 1)), r.choice((1, 2, 3, 0)), r.choice((48, 96, 4, 1))]
+            terms = [
+                (sizes.Axis(k, n), f) for k, (n, f) in enumerate(zip(axes, steps, strict=True))
+            ]
+            index = sizes.const(r.randint(0, 9))
+            for axis, factor in terms:
+                index = sizes.add(index, sizes.scale(sizes.atom_index(axis), factor))
+            made.append((index, axes))
+        (one, mine), (two, its) = made
+        if sizes.never_equal(one, two):
+            found += 1
+            assert taken(one, mine).isdisjoint(taken(two, its)), (one, two)
+    assert found > 300

@@ -166,6 +166,10 @@ _KINDS: dict[str, tuple[Callable[..., Any], Callable[[], list[torch.Tensor]]]] =
         lambda x: torch.cat((torch.zeros_like(x.select(1, 0).unsqueeze(1)), x), 1)[:-1].cumsum(1),
         lambda: [f32(32768, 4096)],
     ),
+    "cumsum behind zeros": (
+        lambda x: torch.cat((torch.zeros_like(x[:, :1]), x[:, :-1].cumsum(1)), 1),
+        lambda: [f32(32768, 4096)],
+    ),
     "masked cumsum": (lambda x, m: (x * m).cumsum(1), lambda: [f32(32768, 4096), f32(32768, 4096)]),
     # losses
     "mse": (lambda x, y: F.mse_loss(x, y), lambda: [f32(*MATRIX), f32(*MATRIX)]),
