@@ -102,7 +102,8 @@ def _on_tensor_cores(weight: torch.Tensor) -> bool:
     """Whether the library computes with it there, if it is not of a convolution of each channel by
     itself."""
     half = weight.dtype in (torch.float16, torch.bfloat16)
-    rounds = weight.dtype is torch.float32 and torch.backends.cudnn.conv.fp32_precision == "tf32"
+    precision: Any = getattr(torch.backends.cudnn, "conv")  # noqa: B009, stubs do not name it
+    rounds = weight.dtype is torch.float32 and precision.fp32_precision == "tf32"
     return (half or rounds) and weight.shape[1] > 1
 
 

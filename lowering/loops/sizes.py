@@ -216,7 +216,7 @@ def never_equal(one: Index, other: Index) -> bool:
     """Whether two indices have no value in common, whatever their axes are: at each point of the
     axes further out, which count in the same steps, they take numbers side by side."""
     terms = [*one.terms, *other.terms]
-    for least in sorted({factor for _, factor in terms if is_known(factor)}, reverse=True):  # type: ignore[type-var]
+    for least in sorted({factor for _, factor in terms if is_known(factor)}, reverse=True):
         if _side_by_side(one, other, least):
             return True
     return _side_by_side(one, other, None)
@@ -234,17 +234,17 @@ def _side_by_side(one: Index, other: Index, least: Size | None) -> bool:
             low, high = atom.bounds()
             if not (is_known(factor) and is_known(high) and low == 0):
                 return False
-            counts[factor] = counts.get(factor, 0) + high  # type: ignore[index,operator]
+            counts[factor] = counts.get(factor, 0) + high
     ends = [end for each in ranges for end in each]
     if not all(end is not None and is_known(end) for end in ends):
         return False
     (low, high), (first, last) = ranges
-    reach = max(ends) - min(ends)  # type: ignore[type-var,operator]
+    reach = max(ends) - min(ends)
     for step in sorted(counts):
         if step <= reach:
             return False
         reach += step * counts[step]
-    return high < first or last < low  # type: ignore[operator]
+    return high < first or last < low
 
 
 def _split(index: Index, divisor: Size) -> tuple[Index, Index]:
