@@ -39,8 +39,8 @@ class Mention:
 
 @dataclass(frozen=True)
 class FunctionSummary:
-    """`cls`: the qualified name of the class whose object its `self` is. `drives`: it is given a
-    module to run."""
+    """`cls`: the qualified name of the class whose object its `self` is. `decorators`: those of the
+    project. `drives`: it is given a module to run."""
 
     name: str
     line: int
@@ -50,6 +50,7 @@ class FunctionSummary:
     returns: frozenset[str] = _NAMES
     allowed: bool = True
     drives: bool = False
+    decorators: tuple[Mention, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,18 @@ class _Reader:
         allowed = self.program.may_be_captured(function)
         line, cls = function.node.lineno, owner.qualified if owner else ""
         name, drives = function.qualified, _drives(function, scope)
-        return FunctionSummary(name, line, cls, mentions, inner, returns, allowed, drives)
+        decorators = tuple(self._decorators(function))
+        return FunctionSummary(
+            name, line, cls, mentions, inner, returns, allowed, drives, decorators
+        )
+
+    def _decorators(self, function: Function) -> Iterator[Mention]:
+        around = _Scope(self, function.outer, function.outer.owner if function.outer else None)
+        for node in function.node.decorator_list:
+            called = isinstance(node, ast.Call)
+            for reference in around.references(node.func if called else node):
+                text = f"{reference}()" if called else reference
+                yield Mention(text, function.node.lineno, node.end_col_offset or 0, False)
 
     def nested(self, function: Function) -> dict[str, str]:
         """{name: qualified name} of the functions that stand in a function."""
@@ -210,7 +222,7 @@ class _Scope:
                 self._mention(node, called.get(node))
         for node in calls:
             self.reader.compiled(node, self)
-            if _is_super(node.func):
+            if is_super(node.func):
                 self._note(f"super.{node.func.attr}", node, True)
         for node in by_type.get(ast.Return, ()):
             if isinstance(node.value, (ast.Call, ast.Name)):
@@ -305,7 +317,7 @@ def _line(node: ast.AST) -> int:
     return getattr(at, "lineno", 0)
 
 
-def _is_super(func: ast.expr) -> bool:
+def is_super(func: ast.expr) -> bool:
     called = func.value if isinstance(func, ast.Attribute) else None
     return (
         isinstance(called, ast.Call)

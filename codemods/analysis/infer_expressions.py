@@ -60,6 +60,7 @@ class Expressions:
         self.program, self.names, self.tokens, self.facts = program, names, Tokens(), facts
         self.neighbours = neighbours  # what is known of other files' values (see neighbours)
         self.suppose, self.suggested, self.users = False, set(), {}
+        self.cut_short, self.again = set(), set()  # functions: see Inference.returns
         self.kinds, self.done, self.return_kinds, self.final_env = {}, set(), {}, {}
         self.stored, self.class_kinds, self.proved, self.at_branch = {}, {}, set(), {}
         self.env, self.returned, self.current = {}, [], None

@@ -293,22 +293,20 @@ class ProjectGraph:
         yield from found
 
     def _attribute(self, symbol: Definition, name: str) -> Iterator[Definition]:
-        """What `instance.name` may be: a method, of classes below as well; or what is stored. Of
-        `instance.name()`, what the method gives."""
+        """What `instance.name` may be: a method, or what is stored, of the class or of those below.
+        Of `instance.name()`, what the method gives."""
         if not symbol.is_class:
             return
         if name.endswith("()"):
             method = self.method(symbol.place, name[:-2])
             yield from self._given(Definition(*method, False)) if method else ()
             return
-        method = self.method(symbol.place, name)
-        places = [method] if method else []
-        for below in self.below.get(symbol.place, ()):
-            if name in self.class_of(below).methods:
-                places.append((below[0], f"{below[1]}.{name}"))
-        yield from (Definition(*place, False) for place in places)
-        if not places:
-            yield from self.instances(symbol.place, name)
+        classes = [symbol.place, *self.below.get(symbol.place, ())]
+        methods = dict.fromkeys(filter(None, (self.method(cls, name) for cls in classes)))
+        yield from (Definition(*place, False) for place in methods)
+        if not methods:
+            for cls in classes:
+                yield from self.instances(cls, name)
 
     def _owner(self, place: Place) -> Place | None:
         cls = self.function_of(place).cls
@@ -319,10 +317,24 @@ class ProjectGraph:
         summary, cls = self.function_of(place), self._owner(place)
         for inner in summary.inner:
             yield (place[0], inner), None
+        for mention in summary.decorators:
+            for target in self._wrappers(place[0], cls, mention.reference):
+                yield target, mention
         for mention in summary.mentions:
             for symbol in self.named(place[0], cls, mention.reference):
                 for target in self._entered(symbol, mention):
                     yield target, mention
+
+    def _wrappers(self, path: str, cls: Place | None, decorator: str) -> Iterator[Place]:
+        """The functions that stand for one that is decorated so."""
+        called = decorator.endswith("()")
+        for made in self.named(path, cls, decorator.removesuffix("()")):
+            for given in () if made.is_class else self.function_of(made.place).returns:
+                if called:
+                    yield from self._wrappers(made.path, None, given)
+                else:
+                    found = self.named(made.path, None, given)
+                    yield from (f.place for f in found if not f.is_class)
 
     def _entered(self, symbol: Definition, mention: Mention) -> Iterator[Place]:
         if not symbol.is_class:
