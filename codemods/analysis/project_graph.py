@@ -121,6 +121,7 @@ class ProjectGraph:
         self._lines: dict[Place, tuple[list[ClassSummary | str], list[Place]]] = {}
         self._is_module: dict[Place, bool | None] = {}
         self._named: dict[tuple[str, Place | None, str], tuple[Definition, ...]] = {}
+        self._runs: dict[Place, list[tuple[Place, Mention | None]]] = {}
         self._known_instances: dict[tuple[Place, str], tuple[Definition, ...]] = {}
 
     # What a name stands for
@@ -309,11 +310,18 @@ class ProjectGraph:
                 yield from self.instances(cls, name)
 
     def _owner(self, place: Place) -> Place | None:
-        cls = self.function_of(place).cls
-        return (place[0], cls) if cls and cls in self.files[place[0]].classes else None
+        return self._class(place[0], self.function_of(place).cls)
 
-    def runs(self, place: Place) -> Iterator[tuple[Place, Mention | None]]:
+    def _class(self, path: str, name: str) -> Place | None:
+        return (path, name) if name in self.files[path].classes else None
+
+    def runs(self, place: Place) -> list[tuple[Place, Mention | None]]:
         """The functions that a function may run, with the mention that says so."""
+        if place not in self._runs:
+            self._runs[place] = list(self._all_runs(place))
+        return self._runs[place]
+
+    def _all_runs(self, place: Place) -> Iterator[tuple[Place, Mention | None]]:
         summary, cls = self.function_of(place), self._owner(place)
         for inner in summary.inner:
             yield (place[0], inner), None
@@ -369,9 +377,8 @@ class ProjectGraph:
     def _compiled(self) -> Iterator[tuple[Place, str]]:
         for path, file in self.files.items():
             for site in file.sites:
-                cls = (path, site.cls) if site.cls in file.classes else None
                 for reference in site.references:
-                    for symbol in self.named(path, cls, reference):
+                    for symbol in self.named(path, self._class(path, site.cls), reference):
                         if not site.method or (symbol.is_class and self.is_module(symbol.place)):
                             yield from self._started(symbol, self._shown(path, site.line))
 
@@ -433,6 +440,25 @@ class ProjectGraph:
                         known.append(CallSite(*place, mention.line, mention.column))
         return found
 
+    @cached_property
+    def handled(self) -> dict[Place, set[str]]:
+        """{function: the exceptions that who calls it, however far above, handles and goes on}."""
+        found: dict[Place, set[str]] = {}
+        todo = deque(
+            (target, call.exceptions)
+            for path, file in self.files.items()
+            for call in file.handled
+            for symbol in self.named(path, self._class(path, call.cls), call.reference)
+            for target in self._entered(symbol, Mention(call.reference, 0, 0, True))
+        )
+        while todo:
+            place, exceptions = todo.popleft()
+            known = found.setdefault(place, set())
+            if not exceptions <= known:
+                known |= exceptions
+                todo += [(target, exceptions) for target, _ in self.runs(place)]
+        return found
+
     # What each file is told
 
     @cached_property
@@ -456,8 +482,10 @@ class ProjectGraph:
             symbol = self.symbol(path, reference)
             if symbol is not None and symbol.path != path:
                 targets[reference] = symbol.place
+        places = {name: self.handled.get((path, name)) for name in reached}
+        handled = {name: frozenset(found) for name, found in places.items() if found}
         stamp = self._stamp(path) if targets or callers else ""
-        return FileLinks(reached, classes, targets, callers, stamp)
+        return FileLinks(reached, classes, targets, callers, handled, stamp)
 
     def _references(self, file: FileSummary, reached: Iterable[str]) -> set[str]:
         """The names by which what is captured of a file uses what stands in others."""
