@@ -27,7 +27,7 @@ from ...rewriter.analysis.kinds import (
     Kind,
     instance,
 )
-from .assumed_tensors import may_be_tensor, of_input
+from .assumed_tensors import may_be_tensor
 from .file_summary import is_super
 from .grad_modes import switches
 from .infer_operators import Operators
@@ -105,7 +105,7 @@ class Calls(Operators):
         if base.param and method in tables.ONLY_TENSOR_METHODS and method in tables.METHOD:
             self.proved.add(base.param)
         name = self._name_of(node.func)
-        unknown = name is None and (base == ANY or (of_input(base) and not base.param))
+        unknown = name is None and (base == ANY or (base.of_input and not base.param))
         if unknown and method in ("item", "tolist"):
             self.suppose_tensor(base)  # or an array, or a NumPy scalar
         shows = unknown and method in _SHOWS_TENSOR

@@ -19,6 +19,7 @@ from ...rewriter.analysis.kinds import (
     LIST,
     MODULE,
     NO_CONST,
+    OF_INPUT,
     SIMPLE,
     SIZE,
     STR,
@@ -30,7 +31,6 @@ from ...rewriter.analysis.kinds import (
 )
 from ...rewriter.analysis.name_scopes import bound_in, captured_names
 from ...rewriter.analysis.torch_facts import DTYPES
-from .assumed_tensors import OF_INPUT, of_input
 from .block_ends import ExitEnvironments, always_returns, leaves
 from .grad_modes import keeps_grad_mode, swallows_nothing
 from .infer_calls import Calls
@@ -132,7 +132,7 @@ class Inference(Calls):
         elif function not in self.return_kinds and self.current is not function:
             self.cut_short.add(self.current)
         kind = self.return_kinds.get(function, ANY)
-        if of_input(kind):  # no input of the caller
+        if kind.of_input:  # no input of the caller
             return Kind(UNKNOWN, cls=OF_INPUT)
         return self.portable(kind, self.tokens) if kind.is_tensor else kind
 
