@@ -362,7 +362,7 @@ class ProjectGraph:
             yield [root for entry in self.entries for root in self._entry(entry)]
             return
         yield list(self._compiled())
-        if self.scope == "forward":
+        if self.scope != "compiled":
             yield [((path, name), "") for path, names in self.seen.items() for name in names]
             places = [(path, name) for path, file in self.files.items() for name in file.classes]
             yield [((p, f"{name}.forward"), "") for p, name in places if self._is_root((p, name))]

@@ -123,6 +123,8 @@ UNCLEAR = {
     "(q @ k.mT) * mask": "the scale is not known to be a Python number",
     "(q @ k.mT).masked_fill(mask > 0, 0)": "what masked scores are filled with is not known to be"
     " far below all",
+    "q @ k.mT + (mask > 0)": "what is added to the scores is not in floating point",
+    "q.float() @ k.float().mT": "query, key and value may have several dtypes",
 }
 
 

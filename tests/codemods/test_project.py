@@ -385,3 +385,12 @@ model = torch.compile(Top())
     wanted = {("main.py", 10, "DYN301"), ("main.py", 19, "DYN301"), ("main.py", 29, "DYN101")}
     wanted |= {("main.py", 34, "DYN501"), ("main.py", 59, "DYN201"), ("plain.py", 2, "DYN101")}
     assert wanted <= lines
+
+
+def test_a_wider_scope_finds_no_less(tmp_path, monkeypatch):
+    """Inputs of what runs under capture are taken to be tensors in each scope."""
+    monkeypatch.chdir(tmp_path)
+    body = "        if x.sum() > 0:\n            x = x * 2\n        return x\n"
+    text = f"import torch\n\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n{body}"
+    (tmp_path / "net.py").write_text(text)
+    assert set(found(".")) == set(found(".", "--scope", "all")) == {("net.py", "DYN201")}
