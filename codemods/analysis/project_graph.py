@@ -15,6 +15,7 @@ from .file_links import CallSite, FileLinks, Place
 from .file_summary import ClassSummary, FileSummary, FunctionSummary, Mention
 
 _DEEPEST = 12  # re-exports, base classes and the like in a row
+_MOST_MAKERS = 3  # of decorators, each of which makes the next
 _MOST_CALLERS = 8  # of a function, of which the arguments are asked
 Test = Callable[[str], bool]
 _MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
@@ -333,14 +334,16 @@ class ProjectGraph:
                 for target in self._entered(symbol, mention):
                     yield target, mention
 
-    def _wrappers(self, path: str, cls: Place | None, decorator: str) -> Iterator[Place]:
+    def _wrappers(
+        self, path: str, cls: Place | None, decorator: str, depth: int = 0
+    ) -> Iterator[Place]:
         """The functions that stand for one that is decorated so."""
         called = decorator.endswith("()")
         for made in self.named(path, cls, decorator.removesuffix("()")):
             for given in () if made.is_class else self.function_of(made.place).returns:
-                if called:
-                    yield from self._wrappers(made.path, None, given)
-                else:
+                if called and depth < _MOST_MAKERS:
+                    yield from self._wrappers(made.path, None, given, depth + 1)
+                elif not called:
                     found = self.named(made.path, None, given)
                     yield from (f.place for f in found if not f.is_class)
 

@@ -394,3 +394,11 @@ def test_a_wider_scope_finds_no_less(tmp_path, monkeypatch):
     text = f"import torch\n\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n{body}"
     (tmp_path / "net.py").write_text(text)
     assert set(found(".")) == set(found(".", "--scope", "all")) == {("net.py", "DYN201")}
+
+
+def test_a_decorator_that_makes_itself(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = "import torch\n\n\ndef again(n):\n    return again(n)\n\n\n"
+    text += "@torch.compile\n@again(3)\ndef step(x: torch.Tensor):\n    return x[x > 0]\n"
+    (tmp_path / "step.py").write_text(text)
+    assert set(found(".")) == {("step.py", "DYN501")}
