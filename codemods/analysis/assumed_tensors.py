@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import ast
 
-from ...rewriter.analysis.kinds import BOOL, UNKNOWN, Kind
-
-OF_INPUT = "of an input"
-
-
-def of_input(kind: Kind) -> bool:
-    """Whether something is, or comes of, an input of which nothing is known."""
-    return kind.what == UNKNOWN and (kind.param is not None or kind.cls == OF_INPUT)
+from ...rewriter.analysis.kinds import BOOL, OF_INPUT, Kind
 
 
 def may_be_tensor(kind: Kind) -> bool:
     """Whether something has a tensor's methods if such an input is a tensor: a comparison, too."""
-    return of_input(kind) or (kind.what == BOOL and kind.cls == OF_INPUT)
+    return kind.of_input or (kind.what == BOOL and kind.cls == OF_INPUT)
 
 
 def comes_of_input(*kinds: Kind) -> bool:
     """Whether what an operator gives of such inputs, and of numbers, is a tensor if they are."""
-    given = [of_input(k) for k in kinds]
+    given = [k.of_input for k in kinds]
     return any(given) and all(g or k.is_number for g, k in zip(given, kinds, strict=True))
 
 

@@ -99,6 +99,10 @@ class AttributeStores:
         stored = self.anything or method in self.loose or method in self.own
         return stored or any(method in d.methods for d in self._below(cls))
 
+    def mixed_below(self, cls: Any) -> bool:
+        """Whether a class below has other bases, too: `super()` may be one of these."""
+        return any(len(one.bases) > 1 for one in self._below(cls))
+
     def _above(self, cls: Any) -> Any:
         """The class and those of the file that it derives from."""
         if cls not in self._lines:

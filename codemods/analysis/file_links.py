@@ -23,14 +23,17 @@ class FileLinks:
     """`reached`: the functions of the file that run under capture, each with the calls that lead
     there (`model.py:88`). `classes`: whether a class is a module, where the project tells.
     `targets`: where the names that the file uses are defined. `callers`: the calls of each reached
-    function. `stamp`: changes with what the file's findings depend on."""
+    function. `handled`: the exceptions that callers of a reached function handle, and go on.
+    `stamp`: changes with what the file's findings depend on."""
 
     reached: dict[str, tuple[str, ...]] = field(default_factory=dict)
     classes: dict[str, bool] = field(default_factory=dict)
     targets: dict[str, Place] = field(default_factory=dict)
     callers: dict[str, tuple[CallSite, ...]] = field(default_factory=dict)
+    handled: dict[str, frozenset[str]] = field(default_factory=dict)
     stamp: str = ""
 
     def key(self) -> str:
-        parts = (self.reached, self.classes, self.targets, self.callers, self.stamp)
+        handled = {name: sorted(found) for name, found in self.handled.items()}
+        parts = (self.reached, self.classes, self.targets, self.callers, handled, self.stamp)
         return hashlib.sha256(repr(parts).encode()).hexdigest()

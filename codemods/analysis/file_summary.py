@@ -14,7 +14,7 @@ from typing import Any
 
 from ...rewriter.analysis.import_names import ImportedNames, by_type, dotted
 from ...rewriter.analysis.tree_walk import children
-from .definitions import COMPILE, Class, FileProgram, Function
+from .definitions import COMPILE, Class, FileProgram, Function, last_name
 
 _MOST_CALLS = 4  # of one reference in one function: what its arguments are is asked of these
 _MODULE = ("torch.nn.Module", "torch.nn.modules.module.Module")
@@ -39,8 +39,8 @@ class Mention:
 
 @dataclass(frozen=True)
 class FunctionSummary:
-    """`cls`: the qualified name of the class whose object its `self` is. `drives`: it is given a
-    module to run."""
+    """`cls`: the qualified name of the class whose object its `self` is. `decorators`: those of the
+    project. `drives`: it is given a module to run."""
 
     name: str
     line: int
@@ -50,6 +50,7 @@ class FunctionSummary:
     returns: frozenset[str] = _NAMES
     allowed: bool = True
     drives: bool = False
+    decorators: tuple[Mention, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,16 @@ class CompileSite:
 
 
 @dataclass(frozen=True)
+class HandledCall:
+    """A call, inside of the class `cls`, of which the code around handles `exceptions`, and goes on
+    ("" for all)."""
+
+    reference: str
+    cls: str
+    exceptions: frozenset[str]
+
+
+@dataclass(frozen=True)
 class FileSummary:
     path: str
     functions: dict[str, FunctionSummary] = field(default_factory=dict)
@@ -80,6 +91,7 @@ class FileSummary:
     stars: tuple[str, ...] = ()
     assigned: dict[str, frozenset[str]] = field(default_factory=dict)
     sites: tuple[CompileSite, ...] = ()
+    handled: tuple[HandledCall, ...] = ()
     stamp: str = ""
 
 
@@ -98,6 +110,7 @@ class _Reader:
         self.own = set(program.top) | set(program.classes)
         self.attributes: dict[str, dict[str, set[str]]] = {}
         self.sites: list[CompileSite] = []
+        self.handled: list[HandledCall] = []
 
     def summary(self) -> FileSummary:
         program, assigned = self.program, {}
@@ -116,10 +129,8 @@ class _Reader:
             if any(a.name == "*" for a in n.names)
         )
         imports = {k: v for k, v in self.names.aliases.items() if k != "*"}
-        sites = tuple(self.sites)
-        return FileSummary(
-            self.path, functions, classes, imports, stars, assigned, sites, self.stamp
-        )
+        found = (functions, classes, imports, stars, assigned, tuple(self.sites))
+        return FileSummary(self.path, *found, tuple(self.handled), self.stamp)
 
     def _class(self, cls: Class) -> ClassSummary:
         level = _Scope(self, None, None)
@@ -151,7 +162,18 @@ class _Reader:
         allowed = self.program.may_be_captured(function)
         line, cls = function.node.lineno, owner.qualified if owner else ""
         name, drives = function.qualified, _drives(function, scope)
-        return FunctionSummary(name, line, cls, mentions, inner, returns, allowed, drives)
+        decorators = tuple(self._decorators(function))
+        return FunctionSummary(
+            name, line, cls, mentions, inner, returns, allowed, drives, decorators
+        )
+
+    def _decorators(self, function: Function) -> Iterator[Mention]:
+        around = _Scope(self, function.outer, function.outer.owner if function.outer else None)
+        for node in function.node.decorator_list:
+            called = isinstance(node, ast.Call)
+            for reference in around.references(node.func if called else node):
+                text = f"{reference}()" if called else reference
+                yield Mention(text, function.node.lineno, node.end_col_offset or 0, False)
 
     def nested(self, function: Function) -> dict[str, str]:
         """{name: qualified name} of the functions that stand in a function."""
@@ -210,11 +232,23 @@ class _Scope:
                 self._mention(node, called.get(node))
         for node in calls:
             self.reader.compiled(node, self)
-            if _is_super(node.func):
+            if is_super(node.func):
                 self._note(f"super.{node.func.attr}", node, True)
         for node in by_type.get(ast.Return, ()):
             if isinstance(node.value, (ast.Call, ast.Name)):
                 self.returned |= self.references(node.value)
+        for kind in (ast.Try, ast.With):
+            for node in by_type.get(kind, ()):
+                self._handled(node.body, _handled_by(node, self.reader.names))
+
+    def _handled(self, body: list[ast.stmt], exceptions: frozenset[str]) -> None:
+        """Notes the calls in a block of which exceptions are handled."""
+        calls = (n for s in body for n in _inside(s) if isinstance(n, ast.Call))
+        owner = self.owner.qualified if self.owner else ""
+        for call in calls if exceptions else ():
+            above = {f"super.{call.func.attr}"} if is_super(call.func) else set()
+            for reference in above | self._chains(call.func):
+                self.reader.handled.append(HandledCall(reference, owner, exceptions))
 
     def _bind(self, target: ast.AST, found: set[str]) -> None:
         if isinstance(target, ast.Name):
@@ -305,13 +339,27 @@ def _line(node: ast.AST) -> int:
     return getattr(at, "lineno", 0)
 
 
-def _is_super(func: ast.expr) -> bool:
+def is_super(func: ast.expr) -> bool:
     called = func.value if isinstance(func, ast.Attribute) else None
     return (
         isinstance(called, ast.Call)
         and isinstance(called.func, ast.Name)
         and called.func.id == "super"
     )
+
+
+def _handled_by(node: Any, names: ImportedNames) -> frozenset[str]:
+    """The exceptions after which a `try` or a `with` goes on, by their last names."""
+    types: list[ast.expr | None] = []
+    if isinstance(node, ast.Try):
+        going = (h for h in node.handlers if not isinstance(h.body[-1], ast.Raise))
+        types += [t for h in going for t in getattr(h.type, "elts", [h.type])]
+    else:
+        calls = (i.context_expr for i in node.items if isinstance(i.context_expr, ast.Call))
+        types += [
+            a for c in calls if names.resolve(c.func) == "contextlib.suppress" for a in c.args
+        ]
+    return frozenset("" if t is None else last_name(t) for t in types)
 
 
 def _bound(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:

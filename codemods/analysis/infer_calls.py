@@ -28,6 +28,7 @@ from ...rewriter.analysis.kinds import (
     instance,
 )
 from .assumed_tensors import may_be_tensor
+from .file_summary import is_super
 from .grad_modes import switches
 from .infer_operators import Operators
 
@@ -82,6 +83,8 @@ class Calls(Operators):
     def _attribute_call(self, node: ast.Call) -> Kind:
         base = self.expr(node.func.value)
         method = node.func.attr
+        if is_super(node.func):
+            return self.method_above(self.current.owner if self.current else None, method)
         if switches(node) or method in self.switching:
             self.enter_grad_mode()
         if base.is_tensor:
@@ -102,9 +105,10 @@ class Calls(Operators):
         if base.param and method in tables.ONLY_TENSOR_METHODS and method in tables.METHOD:
             self.proved.add(base.param)
         name = self._name_of(node.func)
-        if base == ANY and name is None and method in ("item", "tolist"):
+        unknown = name is None and (base == ANY or (base.of_input and not base.param))
+        if unknown and method in ("item", "tolist"):
             self.suppose_tensor(base)  # or an array, or a NumPy scalar
-        shows = base == ANY and name is None and method in _SHOWS_TENSOR
+        shows = unknown and method in _SHOWS_TENSOR
         if shows and self.suppose_tensor(base):
             return self._method(node, self._shown_tensor(node.func.value), method)
         return self._named_call(node, name)
@@ -255,6 +259,16 @@ class Calls(Operators):
             self.program.kept.setdefault(base.owner, set()).add(name)
         cls = self.program.classes.get(base.owner)
         return self.method_returns(cls, method) if cls else ANY
+
+    def method_above(self, cls: Class | None, method: str) -> Kind:
+        """What `super().method()` gives in a class, where one class alone is above."""
+        if cls is None or len(cls.bases) != 1 or self.program.stores.mixed_below(cls):
+            return ANY
+        for there, base in self.bases(cls):
+            own = base.methods.get(method)
+            kind = there.returns(own) if own else there.method_above(base, method)
+            return self.portable(kind, there.tokens)
+        return ANY
 
     def method_returns(self, cls: Class, method: str, depth: int = 0) -> Kind:
         """What a method of a class, or of those above it, gives; not where one below has

@@ -21,6 +21,7 @@ from ...rewriter.analysis.kinds import (
     NDARRAY,
     NO_CONST,
     NUMBER,
+    OF_INPUT,
     SIMPLE,
     SIZE,
     STR,
@@ -34,7 +35,7 @@ from ...rewriter.analysis.kinds import (
     product_rank,
 )
 from ...rewriter.analysis.name_scopes import Rebindings, rebindings
-from .assumed_tensors import OF_INPUT, comes_of_input, of_input, picks_axes
+from .assumed_tensors import comes_of_input, picks_axes
 from .block_ends import ExitEnvironments
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Expressions:
         self.program, self.names, self.tokens, self.facts = program, names, Tokens(), facts
         self.neighbours = neighbours  # what is known of other files' values (see neighbours)
         self.suppose, self.suggested, self.users = False, set(), {}
+        self.cut_short, self.again = set(), set()  # functions: see Inference.returns
         self.kinds, self.done, self.return_kinds, self.final_env = {}, set(), {}, {}
         self.stored, self.class_kinds, self.proved, self.at_branch = {}, {}, set(), {}
         self.env, self.returned, self.current = {}, [], None
@@ -475,7 +477,7 @@ class Expressions:
             at = key.const if type(key.const) is int else None
             inside = at is not None and -len(base.parts) <= at < len(base.parts)
             return base.parts[at] if inside else self.element(base)
-        if of_input(base) and (isinstance(key.const, str) or picks_axes(node.slice)):
+        if base.of_input and (isinstance(key.const, str) or picks_axes(node.slice)):
             return Kind(UNKNOWN, cls=OF_INPUT)  # `batch["mask"]`, `boxes[:, 2]`
         return SIMPLE[NDARRAY] if base.what == NDARRAY else ANY
 

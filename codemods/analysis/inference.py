@@ -19,6 +19,7 @@ from ...rewriter.analysis.kinds import (
     LIST,
     MODULE,
     NO_CONST,
+    OF_INPUT,
     SIMPLE,
     SIZE,
     STR,
@@ -76,6 +77,9 @@ class Inference(Calls):
             self.final_env[function] = self.env
         finally:
             self.env, self.current, self.returned, self.proved, self.scope, self.flow = saved
+        if function in self.cut_short and function not in self.again:
+            self.again.add(function)
+            self.done.discard(function)
 
     def _body_of(
         self, function: Function, tensors: frozenset[Any] | set[str] = frozenset()
@@ -120,10 +124,16 @@ class Inference(Calls):
         return result or ANY
 
     def returns(self, function: Function) -> Kind:
+        """What a function gives; nothing is known where that is just being found out, and what asks
+        is inferred once more when it is asked for again."""
         self.users.setdefault(function, set()).add(self.current)
         if function not in self.done:
             self.function(function)
+        elif function not in self.return_kinds and self.current is not function:
+            self.cut_short.add(self.current)
         kind = self.return_kinds.get(function, ANY)
+        if kind.of_input:  # no input of the caller
+            return Kind(UNKNOWN, cls=OF_INPUT)
         return self.portable(kind, self.tokens) if kind.is_tensor else kind
 
     # The second look, with inputs taken to be tensors where their use or their calls suggest it
@@ -146,6 +156,7 @@ class Inference(Calls):
         """What is known, with these functions to be inferred anew, their inputs as suggested."""
         other = copy.copy(self)
         other.suppose, other.done = True, self.done - functions
+        other.cut_short, other.again = set(), set()
         for name in ("kinds", "final_env", "at_branch", "grad_modes"):
             setattr(other, name, dict(getattr(self, name)))
         known = self.return_kinds

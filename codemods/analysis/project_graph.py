@@ -15,6 +15,7 @@ from .file_links import CallSite, FileLinks, Place
 from .file_summary import ClassSummary, FileSummary, FunctionSummary, Mention
 
 _DEEPEST = 12  # re-exports, base classes and the like in a row
+_MOST_MAKERS = 3  # of decorators, each of which makes the next
 _MOST_CALLERS = 8  # of a function, of which the arguments are asked
 Test = Callable[[str], bool]
 _MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
@@ -121,6 +122,7 @@ class ProjectGraph:
         self._lines: dict[Place, tuple[list[ClassSummary | str], list[Place]]] = {}
         self._is_module: dict[Place, bool | None] = {}
         self._named: dict[tuple[str, Place | None, str], tuple[Definition, ...]] = {}
+        self._runs: dict[Place, list[tuple[Place, Mention | None]]] = {}
         self._known_instances: dict[tuple[Place, str], tuple[Definition, ...]] = {}
 
     # What a name stands for
@@ -293,36 +295,57 @@ class ProjectGraph:
         yield from found
 
     def _attribute(self, symbol: Definition, name: str) -> Iterator[Definition]:
-        """What `instance.name` may be: a method, of classes below as well; or what is stored. Of
-        `instance.name()`, what the method gives."""
+        """What `instance.name` may be: a method, or what is stored, of the class or of those below.
+        Of `instance.name()`, what the method gives."""
         if not symbol.is_class:
             return
         if name.endswith("()"):
             method = self.method(symbol.place, name[:-2])
             yield from self._given(Definition(*method, False)) if method else ()
             return
-        method = self.method(symbol.place, name)
-        places = [method] if method else []
-        for below in self.below.get(symbol.place, ()):
-            if name in self.class_of(below).methods:
-                places.append((below[0], f"{below[1]}.{name}"))
-        yield from (Definition(*place, False) for place in places)
-        if not places:
-            yield from self.instances(symbol.place, name)
+        classes = [symbol.place, *self.below.get(symbol.place, ())]
+        methods = dict.fromkeys(filter(None, (self.method(cls, name) for cls in classes)))
+        yield from (Definition(*place, False) for place in methods)
+        if not methods:
+            for cls in classes:
+                yield from self.instances(cls, name)
 
     def _owner(self, place: Place) -> Place | None:
-        cls = self.function_of(place).cls
-        return (place[0], cls) if cls and cls in self.files[place[0]].classes else None
+        return self._class(place[0], self.function_of(place).cls)
 
-    def runs(self, place: Place) -> Iterator[tuple[Place, Mention | None]]:
+    def _class(self, path: str, name: str) -> Place | None:
+        return (path, name) if name in self.files[path].classes else None
+
+    def runs(self, place: Place) -> list[tuple[Place, Mention | None]]:
         """The functions that a function may run, with the mention that says so."""
+        if place not in self._runs:
+            self._runs[place] = list(self._all_runs(place))
+        return self._runs[place]
+
+    def _all_runs(self, place: Place) -> Iterator[tuple[Place, Mention | None]]:
         summary, cls = self.function_of(place), self._owner(place)
         for inner in summary.inner:
             yield (place[0], inner), None
+        for mention in summary.decorators:
+            for target in self._wrappers(place[0], cls, mention.reference):
+                yield target, mention
         for mention in summary.mentions:
             for symbol in self.named(place[0], cls, mention.reference):
                 for target in self._entered(symbol, mention):
                     yield target, mention
+
+    def _wrappers(
+        self, path: str, cls: Place | None, decorator: str, depth: int = 0
+    ) -> Iterator[Place]:
+        """The functions that stand for one that is decorated so."""
+        called = decorator.endswith("()")
+        for made in self.named(path, cls, decorator.removesuffix("()")):
+            for given in () if made.is_class else self.function_of(made.place).returns:
+                if called and depth < _MOST_MAKERS:
+                    yield from self._wrappers(made.path, None, given, depth + 1)
+                elif not called:
+                    found = self.named(made.path, None, given)
+                    yield from (f.place for f in found if not f.is_class)
 
     def _entered(self, symbol: Definition, mention: Mention) -> Iterator[Place]:
         if not symbol.is_class:
@@ -342,7 +365,7 @@ class ProjectGraph:
             yield [root for entry in self.entries for root in self._entry(entry)]
             return
         yield list(self._compiled())
-        if self.scope == "forward":
+        if self.scope != "compiled":
             yield [((path, name), "") for path, names in self.seen.items() for name in names]
             places = [(path, name) for path, file in self.files.items() for name in file.classes]
             yield [((p, f"{name}.forward"), "") for p, name in places if self._is_root((p, name))]
@@ -357,9 +380,8 @@ class ProjectGraph:
     def _compiled(self) -> Iterator[tuple[Place, str]]:
         for path, file in self.files.items():
             for site in file.sites:
-                cls = (path, site.cls) if site.cls in file.classes else None
                 for reference in site.references:
-                    for symbol in self.named(path, cls, reference):
+                    for symbol in self.named(path, self._class(path, site.cls), reference):
                         if not site.method or (symbol.is_class and self.is_module(symbol.place)):
                             yield from self._started(symbol, self._shown(path, site.line))
 
@@ -421,6 +443,25 @@ class ProjectGraph:
                         known.append(CallSite(*place, mention.line, mention.column))
         return found
 
+    @cached_property
+    def handled(self) -> dict[Place, set[str]]:
+        """{function: the exceptions that who calls it, however far above, handles and goes on}."""
+        found: dict[Place, set[str]] = {}
+        todo = deque(
+            (target, call.exceptions)
+            for path, file in self.files.items()
+            for call in file.handled
+            for symbol in self.named(path, self._class(path, call.cls), call.reference)
+            for target in self._entered(symbol, Mention(call.reference, 0, 0, True))
+        )
+        while todo:
+            place, exceptions = todo.popleft()
+            known = found.setdefault(place, set())
+            if not exceptions <= known:
+                known |= exceptions
+                todo += [(target, exceptions) for target, _ in self.runs(place)]
+        return found
+
     # What each file is told
 
     @cached_property
@@ -444,8 +485,10 @@ class ProjectGraph:
             symbol = self.symbol(path, reference)
             if symbol is not None and symbol.path != path:
                 targets[reference] = symbol.place
+        places = {name: self.handled.get((path, name)) for name in reached}
+        handled = {name: frozenset(found) for name, found in places.items() if found}
         stamp = self._stamp(path) if targets or callers else ""
-        return FileLinks(reached, classes, targets, callers, stamp)
+        return FileLinks(reached, classes, targets, callers, handled, stamp)
 
     def _references(self, file: FileSummary, reached: Iterable[str]) -> set[str]:
         """The names by which what is captured of a file uses what stands in others."""

@@ -18,7 +18,7 @@ from ...run import main as dynrun
 from ..analysis.findings import CommandError, Finding
 from ..hoist import plan
 from ..trace import trace_facts
-from . import deep_stack, formats, machine_formats, runner
+from . import deep_stack, formats, machine_formats, project_links, runner
 from .command_line import SUFFIXES
 from .run_fixes import is_library
 from .settings import Settings, SettingsError, load
@@ -26,6 +26,7 @@ from .terminal import seen
 
 LITTLE = 0.02  # of a step: less is not worth a change
 SHOWN = 10  # costs in the text
+_BOTH_SIDES = ("torch.where", "by predicates")  # in the titles of fixes that compute all sides
 _JSON = ("--json", "--output-format=json")
 _WORDS = {**dict.fromkeys(_JSON, "json"), "--output-format=full": "full", "--trace": "trace"}
 
@@ -62,6 +63,12 @@ class Advice:
         if fix.safety is Safety.SAFE and self.finding.traced:
             return "with --trace"
         return fix.safety.value
+
+    @property
+    def computes_both(self) -> bool:
+        """Whether compiled code then computes, at every step, what this run may have skipped."""
+        fix = self.finding.fix if self.finding is not None else None
+        return fix is not None and any(form in fix.title for form in _BOTH_SIDES)
 
     @property
     def place(self) -> str:
@@ -115,6 +122,7 @@ def _settings(paths: list[str], trace: list[str]) -> Settings:
     except CommandError as error:
         say(f"{error}: the settings are not used")
         settings = Settings(scope="all")
+    settings = project_links.linked([*paths, *_loaded()], settings, 1)
     if not trace:
         return runner.with_saved_facts(settings, paths)
     try:
@@ -124,6 +132,14 @@ def _settings(paths: list[str], trace: list[str]) -> Settings:
         say(f"no traced run: {error}")
         return settings
     return replace(settings, facts=facts)
+
+
+def _loaded() -> list[str]:
+    """The script's own files, as far as it has loaded them."""
+    own = __name__.partition(".")[0]
+    modules = (m for name, m in list(sys.modules.items()) if name.partition(".")[0] != own)
+    files = (getattr(module, "__file__", None) for module in modules)
+    return sorted({f for f in files if f and f.endswith(SUFFIXES) and not is_library(f)})
 
 
 def _findings(path: str, settings: Settings) -> list[Finding]:
@@ -165,10 +181,14 @@ def _first(costs: Any, found: list[Advice], script: list[str]) -> str:
         return f"Nothing here is worth a change: it costs {lost:.2f} of {costs.ms:.2f} ms a step."
     fixed = next((a for a in found if a.safety != "none" and a.cost.ms >= LITTLE * costs.ms), None)
     if fixed is not None:
-        saves = f"about {_saving(fixed.cost, costs)}"
+        word, end = ("at most", _COMPUTES) if fixed.computes_both else ("about", "")
+        saves = f"{word} {_saving(fixed.cost, costs)}{end}"
         return f"First: `{fixed.command(script)}` removes {fixed.place}, which saves {saves}."
     saves = f"at most {_saving(found[0].cost, costs)}"
     return f"First: {found[0].place} costs {saves}, and has no fix: {found[0].cost.help}."
+
+
+_COMPUTES = ", less what a side takes that this run skipped: compiled code computes both"
 
 
 def _saving(cost: Any, costs: Any) -> str:
@@ -223,6 +243,7 @@ def _data(script: list[str], costs: Any, found: list[Advice], first: str) -> dic
             **asdict(advice.cost),
             "ms": advice.cost.ms,
             "safety": advice.safety,
+            "computes_both_sides": advice.computes_both,
             "saves_ms": advice.cost.each_ms if advice.safety != "none" else None,
             "finding": advice.record,
             "diff": advice.diff or None,

@@ -61,11 +61,14 @@ def _by_file(changes: list[Any]) -> dict[str, list[Any]]:
 
 
 def is_library(path: str) -> bool:
-    """Whether a file is none, or installed with Python."""
+    """Whether a file is none, or installed with Python or in an environment."""
     libraries = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
     real = os.path.realpath(path)
-    return not os.path.isfile(real) or any(
-        real.startswith(os.path.realpath(folder) + os.sep) for folder in libraries if folder
+    installed = not {"site-packages", "dist-packages"}.isdisjoint(real.split(os.sep))
+    return (
+        not os.path.isfile(real)
+        or installed
+        or any(real.startswith(os.path.realpath(folder) + os.sep) for folder in libraries if folder)
     )
 
 

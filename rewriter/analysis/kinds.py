@@ -16,6 +16,7 @@ UNKNOWN, LOGGER, NDARRAY, LIST, TUPLE, DICT, FUNCTION = (
     "dict",
     "function",
 )
+OF_INPUT = "of an input"
 _OBJECT = "object of "  # a class of the file that is no module: nothing else is known of it
 PYTHON_NUMBERS = frozenset({INT, FLOAT, BOOL, NUMBER, SIZE})
 
@@ -62,6 +63,11 @@ class Kind:
     @property
     def is_number(self) -> bool:
         return self.what in PYTHON_NUMBERS
+
+    @property
+    def of_input(self) -> bool:
+        """Whether it is, or comes of, an input of which nothing is known."""
+        return self.what == UNKNOWN and (self.param is not None or self.cls == OF_INPUT)
 
     @property
     def owner(self) -> str | None:

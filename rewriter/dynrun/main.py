@@ -9,6 +9,7 @@ exit status, the output and the tracebacks. This module loads no torch: the scri
 
 import argparse
 import atexit
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -60,7 +61,7 @@ def main(
             parser.error("--fix needs the command dynrun, or python -m dynfix.run")
         session.keep = True
         command = list(script)
-        atexit.register(lambda: fix(command, session.rewritten()))
+        _at_exit(lambda: fix(command, session.rewritten()))
     if arguments.advise:
         if advise is None:
             parser.error("--advise needs the command dynrun, or python -m dynfix.run")
@@ -98,7 +99,20 @@ def _advise_at_exit(session: Session, asked: str, advise: Advise) -> None:
             sys.stdout.flush()
             advise(script, session.costs(), asked, out)
 
-    atexit.register(end)
+    _at_exit(end)
+
+
+def _at_exit(end: Callable[[], object]) -> None:
+    """Calls it when the script has ended, in the folder in which its name and its arguments hold:
+    the script may have gone to another one."""
+    folder = os.getcwd()
+
+    def back() -> None:
+        with contextlib.suppress(OSError):
+            os.chdir(folder)
+        end()
+
+    atexit.register(back)
 
 
 def _install(arguments: argparse.Namespace, session: Session, script: Sequence[str]) -> None:

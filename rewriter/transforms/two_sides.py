@@ -4,6 +4,7 @@
 import ast
 from dataclasses import dataclass
 
+from ...lowering.opinfo import having
 from ..analysis.call_effects import ONLY_COMPUTES, draws, tensor_work
 from ..analysis.kinds import MODULE
 from ..analysis.where_safety import Plain
@@ -13,6 +14,7 @@ _COND = (
     "torch.cond asks both sides for one shape and dtype, and traces them at every eager call, which"
     " takes milliseconds"
 )
+_SIZED_BY_DATA = having("data_shape")
 _WORKS = (ast.BinOp, ast.Call, ast.Subscript, ast.Attribute, ast.UnaryOp, ast.Compare)
 
 
@@ -79,8 +81,8 @@ class Chooser:
             condition = self._name("condition", "use_first")
             prelude = [f"{condition} = {test.text}", *prelude]
         condition, lost = self._fit(condition, test.kind, sides, first)
-        doubt = test.doubt or lost or self._reordered(sides, (first, second))
-        doubt = doubt or self.context.doubt(self.at, sides, (first, second), targets)
+        felt = self.context.doubt(self.at, sides, (first, second), targets)
+        doubt = _joined(test.doubt, lost, self._reordered(sides, (first, second)), felt)
         shown = [self._shown(node, replaced) for node in (first, second)]
         text = f"{found[0]}.where({condition}, {shown[0]}, {shown[1]})"
         safety = Safety.UNSAFE if doubt else Safety.SAFE
@@ -95,7 +97,8 @@ class Chooser:
         sides, given = known
         self.used, torch = [], found[0]
         text, lost = self._fit(test.text, test.kind, sides, first)
-        doubt = test.doubt or lost or self.context.doubt(self.at, sides, (first, second), targets)
+        felt = self.context.doubt(self.at, sides, (first, second), targets)
+        doubt = _joined(test.doubt, lost, felt)
         held = text if test.pure and text.isidentifier() else self._name("condition", "use_first")
         prelude = [] if held == text else [f"{held} = {text}"]
         shown = []
@@ -270,7 +273,25 @@ class Chooser:
             if isinstance(part, ast.Call) and self._writes(part):
                 text = " ".join(self.context.segment(part).split())
                 return f"`{text}` writes into a tensor, which torch.cond refuses in eager"
+            if self._sized_by_data(part):
+                text = " ".join(self.context.segment(part).split())
+                return f"the shape of `{text}` may depend on data"
         return ""
+
+    def _sized_by_data(self, node):
+        """Whether the shape of an expression may depend on data, where torch.cond does not compile:
+        an index that is known to be neither a number nor a tensor of them is a mask, perhaps."""
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", "")
+            return name in _SIZED_BY_DATA or (name == "where" and len(node.args) == 1)
+        if not isinstance(node, ast.Subscript) or not self.context.kind(node.value).is_tensor:
+            return False
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        kinds = [
+            self.context.kind(p) for p in parts if not isinstance(p, (ast.Slice, ast.Constant))
+        ]
+        int64 = self.context.inference.tokens.int64
+        return any(k.dtype != int64 if k.is_tensor else not k.is_number for k in kinds)
 
     def _writes(self, call):
         """Whether a call surely writes into what it is given, or into a module's buffers."""
@@ -279,6 +300,10 @@ class Chooser:
         normed = module.what == MODULE and "BatchNorm" in (module.cls or "")
         inplace = module.what == MODULE and module.const is True
         return normed or inplace or (name.endswith("_") and not name.endswith("__"))
+
+
+def _joined(*doubts):
+    return "; ".join(filter(None, doubts))
 
 
 def _named_number(call):

@@ -247,6 +247,21 @@ def test_a_command_line(tmp_path):
     assert data["first"].startswith(("First: ", "Nothing here is worth"))
 
 
+def test_a_script_that_goes_to_another_folder(tmp_path):
+    """It is advised all the same; of an input that only its use shows to be a tensor, too, with
+    what the fix costs."""
+    body = "        if x.sum() > 0:\n            x = x * 2\n        return x\n"
+    (tmp_path / "script.py").write_text(
+        "import os\nimport torch\nos.mkdir('made')\nos.chdir('made')\n"
+        f"class Net(torch.nn.Module):\n    def forward(self, x):\n{body}net = Net()\n"
+        "for _ in range(4):\n    net(torch.ones(4))\n"
+    )
+    command = ["dynfix", "advise", "--json", "--backend", "eager", "script.py"]
+    (found,) = json.loads(run(command, tmp_path)[1])["costs"]
+    assert found["safety"] == "safe" and found["finding"]["fix"] and found["computes_both_sides"]
+    assert found["command"].endswith(" script.py")
+
+
 def test_advice_on_what_was_not_compiled(tmp_path):
     (tmp_path / "script.py").write_text("print('ran')")
     status, out, error = run(["dynfix.run", "--advise", "script.py"], tmp_path)

@@ -71,6 +71,43 @@ def test_a_side_that_raises_while_it_is_traced_has_no_form(made, side):
     assert support.fixed(source).source.text == source
 
 
+_TWO_ORDERS = """
+import torch
+
+
+def step(x: torch.Tensor, y: torch.Tensor):
+    if x.sum() > 0:
+        z = x + 1
+    else:
+        z = y + 1
+    return z.view(-1)
+"""
+
+
+def test_sides_that_lie_in_two_orders_are_not_chosen_between():
+    """What follows may ask for the order in memory: `view` raises for another."""
+    fixed = support.fixed(_TWO_ORDERS.replace("def step", "@torch.compile\ndef step"))
+    text = fixed.source.text.replace("@torch.compile\n", "")
+    assert "x.stride() == y.stride()" in text
+    plain, compiled = {}, {}
+    exec(_TWO_ORDERS, plain)
+    exec(text, compiled)
+    torch._dynamo.reset()
+    step = torch.compile(compiled["step"], backend="eager")
+    for x, y in ((torch.ones(3, 2).t(), torch.ones(2, 3)), (torch.ones(2, 3), torch.ones(2, 3))):
+        torch.testing.assert_close(step(-x, y), plain["step"](-x, y))
+
+
+@pytest.mark.parametrize("side", ["x[given].sum()", "x.nonzero().sum()", "torch.where(x)[0].sum()"])
+def test_a_side_whose_shape_depends_on_data_is_no_side_of_cond(side):
+    """torch.cond does not compile then."""
+    source = (
+        "import torch\n\n\n@torch.compile\ndef step(x: torch.Tensor, given=None):\n"
+        f"    y = {side} if x.mean() > 0 else x.long().sum()\n    return y\n"
+    )
+    assert "torch.cond" not in support.fixed(source, unsafe=True).source.text
+
+
 def test_a_name_that_the_test_binds_is_not_asked_for_before():
     source = (
         "import torch\n\n\n@torch.compile\ndef step(x: torch.Tensor):\n"

@@ -3,6 +3,8 @@
 import pytest
 from dynfix.codemods.cli import check, notebook, settings
 
+from . import support
+
 _PROGRAM = """
 import torch
 
@@ -79,3 +81,67 @@ def test_a_method_of_an_attribute_is_called_where_the_exception_is_handled():
     options = settings.Settings(unsafe_fixes=True, cache=False)
     fixed = check.fix(notebook.load(_ATTRIBUTE.encode(), "program.py"), options)
     assert "_assert_async" not in fixed.source.text
+
+
+_CHECKS = """import torch
+
+
+def check(x: torch.Tensor):
+    if x.min() < 0:
+        raise ValueError("negative")
+"""
+_CALLERS = {
+    "handler": """import torch
+from checks import check
+
+
+@torch.compile
+def step(x):
+    {try_}
+""",
+    "loop": """import torch
+import checks
+
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        checks.check(x)
+        return x
+
+
+net = torch.compile(Net())
+
+
+def train(batches):
+    for x in batches:
+        {try_}
+""",
+}
+_TRIES = {
+    "except ValueError": "try:\n{0}    {1}\n{0}except ValueError:\n{0}    pass",
+    "except Exception": "try:\n{0}    {1}\n{0}except Exception as error:\n{0}    print(error)",
+    "suppress": "with contextlib.suppress(ValueError):\n{0}    {1}",
+    "raise": "try:\n{0}    {1}\n{0}except ValueError:\n{0}    raise",
+    "KeyError": "try:\n{0}    {1}\n{0}except KeyError:\n{0}    pass",
+}
+
+
+@pytest.mark.parametrize("way", _TRIES)
+@pytest.mark.parametrize(
+    ("place", "call", "white"), [("handler", "check(x)", 4), ("loop", "net(x)", 8)]
+)
+def test_what_another_file_handles(way, place, call, white, tmp_path):
+    """No assertion where the other file branches by the exception; a safe one where it raises it
+    again, or handles others."""
+    files = {"checks.py": _CHECKS}
+    text = _CALLERS[place].format(try_=_TRIES[way].format(" " * white, call))
+    files["train.py"] = f"import contextlib\n{text}"
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    support.command("--isolated", "--no-cache", str(tmp_path))
+    safe = "_assert_async" in (tmp_path / "checks.py").read_text()
+    support.command("--isolated", "--no-cache", "--unsafe-fixes", str(tmp_path))
+    unsafe = "_assert_async" in (tmp_path / "checks.py").read_text()
+    wanted = {"except ValueError": (False, False), "suppress": (False, False)}
+    wanted["except Exception"] = (False, True)
+    assert (safe, unsafe) == wanted.get(way, (True, True))

@@ -123,6 +123,8 @@ UNCLEAR = {
     "(q @ k.mT) * mask": "the scale is not known to be a Python number",
     "(q @ k.mT).masked_fill(mask > 0, 0)": "what masked scores are filled with is not known to be"
     " far below all",
+    "q @ k.mT + (mask > 0)": "what is added to the scores is not in floating point",
+    "q.float() @ k.float().mT": "query, key and value may have several dtypes",
 }
 
 
@@ -152,7 +154,18 @@ LOSSES = {
     "return F.cross_entropy(logits.flatten(0, 1), target.flatten(), label_smoothing=0.1)": True,
     "return F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction='sum')": False,
     "return logits, F.cross_entropy(logits.flatten(0, 1), target.flatten())": False,
+    "return F.cross_entropy(logits.flatten(0, 1), F.one_hot(target, 50).flatten(0, 1).float())": False,
 }
+
+
+def test_two_losses_of_a_file():
+    """Both are computed by the one function that is written into it."""
+    end = "return F.cross_entropy(logits.flatten(0, 1), target.flatten())"
+    text = f"{LOSS}        {end}\n\n    def other(self, x, target):\n"
+    text += f"        logits = self.lm_head(x)\n        {end}\n"
+    after = support.fixed(text, unsafe=True, select=("DYN805",)).source.text
+    assert after.count("return chunked_cross_entropy") == 2
+    assert after.count("def chunked_cross_entropy") == 1
 
 
 @pytest.mark.parametrize("end", LOSSES)

@@ -33,6 +33,16 @@ PATHS = {
             x = y
         return x, y
 """,
+    "the turn at which a loop is left": """
+        for i in range(4):
+            x = x * 0.5
+            if x.abs().max() < 1.5:
+                break
+        y = x + i
+        for i in range(2):
+            y = y * (i + 1)
+        return y, x
+""",
     "return from a loop": """
         t = 1.0
         for _ in range(4):
@@ -137,7 +147,7 @@ class Model(nn.Module):
         super().__init__()
         self.seen = 0
 
-    def forward(self, x: torch.Tensor):"""
+    def forward(self, x: torch.Tensor, other=None):"""
 
 
 def modules(body):
@@ -202,6 +212,29 @@ REFUSED = {
         if x.sum() > 0:
             x = x[:, :2]
         return x
+""",
+    "a write into one of two": """
+        y, z = x * 2, x + 1
+        if x.sum() > 0:
+            z = self.weight
+        if x.mean() > 1:
+            y = y + 1
+        z.add_(1)
+        z += y.sum()
+        return z
+""",
+    "what the last turn had": """
+        for row in x:
+            if row.sum() > 1:
+                break
+        return row
+""",
+    "a number or a tensor": """
+        k = x.argmax().item()
+        y = other * (k // 2)
+        if k % 2:
+            y = y + 1
+        return x, y
 """,
     "text": """
         if x.sum() > 0:

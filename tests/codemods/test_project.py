@@ -303,3 +303,102 @@ def test_statistics_mark_what_a_safe_fix_mends(project):
     write(project, {"log.py": "import torch\n\n\n@torch.compile\ndef f(x):\n    breakpoint()\n"})
     out = support.command("check", "--isolated", "--statistics", "log.py")[1]
     assert "DYN304" in out and "[*]" not in out
+
+
+def test_what_runs_beside_plain_calls_is_reached(tmp_path, monkeypatch):
+    """What a decorator puts in a function's place, methods and attributes that classes below have
+    from elsewhere, what `super()` gives, a file that does not name torch."""
+    monkeypatch.chdir(tmp_path)
+    files = {
+        "plain.py": "def scaled(x):\n    return x + x.sum().item()\n",
+        "main.py": """import functools
+import torch
+from torch import nn
+from plain import scaled
+
+
+def timed(function):
+    @functools.wraps(function)
+    def inner(*args):
+        print("called")
+        return function(*args)
+
+    return inner
+
+
+def named(text):
+    def wrap(function):
+        def outer(*args):
+            print(text)
+            return function(*args)
+
+        return outer
+
+    return wrap
+
+
+class Log:
+    def log(self, x):
+        return x * x.mean().item()
+
+
+class Gate(nn.Module):
+    def forward(self, x):
+        return x.nonzero()
+
+
+class Base(nn.Module):
+    @timed
+    def forward(self, x):
+        return self.gate(self.log(scaled(x)))
+
+    @named("post")
+    def post(self, x):
+        return x
+
+
+class Top(Log, Base):
+    def __init__(self):
+        super().__init__()
+        self.gate = Gate()
+
+
+class Below(Base):
+    def forward(self, x):
+        return self.post(super().forward(x) + x)
+
+    def post(self, x):
+        x = super().post(x)
+        if x.norm() > 1:
+            x = x + 1
+        return x
+
+
+model = torch.compile(Top())
+""",
+    }
+    write(tmp_path, files)
+    rows = json.loads(
+        support.command("check", "--isolated", "--no-cache", "--output-format", "json", ".")[1]
+    )
+    lines = {(row["filename"], row["location"]["row"], row["code"]) for row in rows}
+    wanted = {("main.py", 10, "DYN301"), ("main.py", 19, "DYN301"), ("main.py", 29, "DYN101")}
+    wanted |= {("main.py", 34, "DYN501"), ("main.py", 59, "DYN201"), ("plain.py", 2, "DYN101")}
+    assert wanted <= lines
+
+
+def test_a_wider_scope_finds_no_less(tmp_path, monkeypatch):
+    """Inputs of what runs under capture are taken to be tensors in each scope."""
+    monkeypatch.chdir(tmp_path)
+    body = "        if x.sum() > 0:\n            x = x * 2\n        return x\n"
+    text = f"import torch\n\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n{body}"
+    (tmp_path / "net.py").write_text(text)
+    assert set(found(".")) == set(found(".", "--scope", "all")) == {("net.py", "DYN201")}
+
+
+def test_a_decorator_that_makes_itself(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = "import torch\n\n\ndef again(n):\n    return again(n)\n\n\n"
+    text += "@torch.compile\n@again(3)\ndef step(x: torch.Tensor):\n    return x[x > 0]\n"
+    (tmp_path / "step.py").write_text(text)
+    assert ("step.py", "DYN501") in found(".")

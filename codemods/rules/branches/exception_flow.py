@@ -4,9 +4,11 @@ what its message does."""
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ...analysis.definitions import last_name
 from ...analysis.grad_modes import swallows_nothing
 from ..effects.compile_guards import effect_free
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
 
 _DEEPEST = 3
-_HANDLED = "the exception is handled in this file, the RuntimeError of compiled code is not"
+_HANDLED = "the exception is handled, the RuntimeError of compiled code is not"
 _ACTS = "what the message does beside reading is not done"
 
 
@@ -27,7 +29,7 @@ def losses(node: ast.If | ast.Assert | ast.Expr, context: FileContext) -> list[s
     else:
         parts = _parts(node.body[-1])
     acts = not all(effect_free(p, context) for p in parts if p is not None)
-    handled = _handled(node, context)
+    handled = _handled(node, context) or _handled_by_callers(node, context)
     return [why for why, lost in ((_HANDLED, handled), (_ACTS, acts)) if lost]
 
 
@@ -45,14 +47,44 @@ def _parts(raised: Any) -> list[ast.AST]:
 
 
 def decides_flow(node: ast.If, context: FileContext) -> bool:
-    """Whether a handler of this file names the exception that is raised at `node`, and goes on: the
-    exception is how the program branches, not how it fails."""
-    raised: Any = node.body[-1]
-    called = raised.exc.func if isinstance(raised.exc, ast.Call) else raised.exc
+    """Whether a handler names the exception that is raised at `node`, and goes on: the exception is
+    how the program branches, not how it fails."""
+    called = _raised(node)
+    if called is not None and last_name(called) in _of_callers(node, context):
+        return True
     wanted = called is not None and ast.unparse(called)
     catching = [*_catching(node, context), *_calling(node, context)]
     handlers = (h for each in catching for h in getattr(each, "handlers", ()))
     return bool(wanted) and any(_goes_on(h, wanted, context) for h in handlers)
+
+
+def _raised(node: Any) -> ast.expr | None:
+    """The class of the exception that a check raises; None where it is not known."""
+    raised = node.body[-1] if isinstance(node, ast.If) else None
+    exc = raised.exc if isinstance(raised, ast.Raise) else None
+    return exc.func if isinstance(exc, ast.Call) else exc
+
+
+def _of_callers(node: ast.AST, context: FileContext) -> frozenset[str]:
+    """The exceptions that callers of the function around `node`, in all files, handle."""
+    function = context.function(node)
+    handled = context.program.links.handled
+    return handled.get(function.qualified, frozenset()) if function else frozenset()
+
+
+def _handled_by_callers(node: ast.AST, context: FileContext) -> bool:
+    raised = _raised(node)
+    name = "AssertionError" if isinstance(node, ast.Assert) else last_name(raised)
+    return any(_may_catch(caught, name) for caught in _of_callers(node, context))
+
+
+def _may_catch(caught: str, raised: str) -> bool:
+    """Whether a handler of a class may catch an exception of another, as their names tell."""
+    known = getattr(builtins, caught or "BaseException", None)
+    exception = getattr(builtins, raised, None)
+    if isinstance(known, type) and isinstance(exception, type):
+        return issubclass(exception, known)
+    return known in (Exception, BaseException) or exception is None
 
 
 def _calling(node: ast.AST, context: FileContext) -> Iterator[ast.Try]:

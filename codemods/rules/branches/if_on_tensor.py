@@ -172,5 +172,5 @@ def _predicated(function: Any, context: FileContext) -> Fix | Refusal:
     tests = (n for n in ast.walk(function) if isinstance(n, ast.If))
     raising = (n for n in tests if isinstance(n.body[-1], ast.Raise))
     if any(condition(n.test, context) is not None and decides_flow(n, context) for n in raising):
-        return Refusal("an exception that it raises is handled in this file, which goes on")
+        return Refusal("an exception that it raises is handled, and the program goes on")
     return predicated(function, context)

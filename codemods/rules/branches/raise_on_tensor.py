@@ -81,7 +81,7 @@ def step(x: torch.Tensor):
 
     def _fix(self, node: ast.If, test: Condition, context: FileContext) -> Fix | Refusal:
         if decides_flow(node, context):
-            return Refusal("its exception is handled in this file, where the program goes on")
+            return Refusal("its exception is handled, and the program goes on")
         found, text = context.torch(node), self._text(node.body[-1])
         shown = context.segment(text) if text is not None else quoted(context.segment(node.test))
         compiled = raising(node, shown, context, losses(node, context))

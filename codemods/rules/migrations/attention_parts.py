@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _EQUATION = re.compile(r"([a-zA-Z]+),([a-zA-Z]+)->([a-zA-Z]+)")
 _FUNCTIONAL = ("torch.", "torch.nn.functional.")
+_DTYPES = frozenset("to type_as float double half bfloat16 type".split())
 _CASTS = frozenset("to type_as float half bfloat16 type contiguous".split())
 
 
@@ -58,8 +59,16 @@ class Attention(ExpressionSteps):
         self.result: Axes | None = None
         self.rank = 0  # of the weights, where it is known
         self._read(node)
+        self._one_dtype()
         self.arguments()
         self.check()
+
+    def _one_dtype(self) -> None:
+        """Unclear where query, key and value are not cast alike: the one call takes one dtype."""
+        calls = ({n.func for n in ast.walk(o) if isinstance(n, ast.Call)} for o in self.operands)
+        cast = [any(getattr(f, "attr", "") in _DTYPES for f in each) for each in calls]
+        if any(cast) and not all(cast):
+            raise Unclear("query, key and value may have several dtypes")
 
     # Reading, from the product inwards
 
@@ -171,6 +180,10 @@ class Attention(ExpressionSteps):
 
     def _mask(self, node: ast.expr, added: bool, hides: bool, test: ast.expr | None) -> None:
         text = self.context.shown(node)
+        kind, tokens = self.context.kind(node), self.context.inference.tokens
+        exact = kind.is_tensor and tokens.category(kind.dtype) in ("bool", "int")
+        if added and (exact or isinstance(node, ast.Compare)):
+            raise Unclear("what is added to the scores is not in floating point")
         self.moved.append(node)
         if hides:
             text = self._negated(node)
@@ -219,6 +232,7 @@ class Attention(ExpressionSteps):
             first, query_axes, key_axes = found
             query, key = operands[1:] if first else operands[:0:-1]
             self.moved += [query, key]
+            self.operands = [query, key, self.value]
             self.query = query_axes.arranged(self.context.atom(query))
             self.key = key_axes.arranged(self.context.atom(key))
             by_last = [a.order[-1] == len(a.order) - 1 for a in (query_axes, key_axes)]
@@ -236,6 +250,7 @@ class Attention(ExpressionSteps):
             if inner is not None:
                 self.take(key, step)
         self.moved += [query, key if inner is None else inner]
+        self.operands = [query, key if inner is None else inner, self.value]
         self.query_node, self.key_node = query, inner
         self.query = self.context.shown(query)
         plain = f"{self.context.atom(key)}.transpose(-2, -1)"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....rewriter.source.import_places import after_imports
 from ....rewriter.source.spans import Edit, Refusal, Safety
+from ...analysis.definitions import last_name
 from ..base import Rule
 from .imported_names import imported, torch_at
 from .statement_steps import ExpressionSteps, OtherForm, Unclear
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
     from ...analysis.findings import Finding
 
 _NAME = "chunked_cross_entropy"
+_FIRST = ["hidden", "layer", "target"]  # of its parameters
 _FLAT = frozenset("view reshape flatten".split())
 _SAME = frozenset("contiguous float".split())
 _OPTIONS = frozenset(("ignore_index", "label_smoothing"))
+_FLOATS = frozenset("float double half bfloat16 softmax".split())
 _FEW = 8192  # classes, below which the logits are no larger than other activations
 _HELPER = '''
 def {name}(hidden, layer, target, rows=4096, ignore_index=-100, label_smoothing=0.0):
@@ -116,13 +119,15 @@ class Model(nn.Module):
 def _fix(loss: _Loss, context: FileContext) -> Fix | Refusal:
     found = torch_at(loss.node, context)
     helper: list[Edit] = []
-    if found is not None and _NAME not in context.program.top:
+    written = context.program.top.get(_NAME)
+    own = written is not None and [a.arg for a in written.node.args.args][:3] == _FIRST
+    if found is not None and written is None:
         text = _HELPER.format(name=_NAME, torch=found[0]).rstrip()
         made = after_imports(context.source, text, found[0])
         if made is None:
             return Refusal("torch is not imported at the top of the file")
         helper = [made]
-    if found is None or context.is_hidden(_NAME, loss.node):
+    if found is None or (not own and context.is_hidden(_NAME, loss.node)):
         return Refusal(f"`{_NAME}` or `torch` stands for something else there")
     edits = [context.replacement(loss.node, loss.text()), *loss.deletions(), *helper]
     why = "the loss is summed in another order, in float32, and hooks of the layer do not run"
@@ -160,6 +165,10 @@ class _Loss(ExpressionSteps):
         self.moved += [inner.args[0], inner.func]
         if len(node.args) > 2 or len(self.options) != len(node.keywords) - self._named(node):
             raise Unclear("it is given more than a target, ignore_index and label_smoothing")
+        kind = context.kind(self.target)
+        floats = kind.is_tensor and context.inference.tokens.category(kind.dtype) == "float"
+        if floats or last_name(getattr(self.target, "func", None)) in _FLOATS:
+            raise Unclear("its target is of probabilities")
         self.check()
 
     def _arguments(self, node: ast.Call) -> tuple[ast.expr, ast.expr]:

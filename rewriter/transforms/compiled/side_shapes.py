@@ -63,6 +63,7 @@ class SideShapes:
                 return other
         if left[1] != right[1]:
             self.ask(f"{left[0]}.shape == {right[0]}.shape")
+            self.ask(f"{left[0]}.stride() == {right[0]}.stride()")
         return left
 
     def _category(self, node):

@@ -69,6 +69,9 @@ def settles(test: ast.expr, otherwise: ast.stmt | None) -> bool:
     return all(_is_fact(v) or ast.unparse(v) in known for v in test.values[1:])
 
 
+_FACTS = frozenset("dtype shape stride numel dim device".split())
+
+
 def _is_fact(node):
     if isinstance(node, ast.BoolOp):
         return all(map(_is_fact, node.values))
@@ -76,7 +79,9 @@ def _is_fact(node):
         return _is_fact(node.operand)
     if isinstance(node, ast.Compare):
         sides = [node.left, *node.comparators]
-        return any(_tail(s) in ("dtype", "shape", "numel", "dim", "device") for s in sides)
+        return any(
+            _tail(s) in ("dtype", "shape", "stride", "numel", "dim", "device") for s in sides
+        )
     if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
         return _tail(node.args[-1]) == "Tensor"
     return _tail(node) in ("is_floating_point", "requires_grad", "is_tensor", "is_grad_enabled")

@@ -344,7 +344,6 @@ class Compiled:
         chooser = Chooser(self.context, self.node)
         sides = [chooser.plain.side(v) for v in values]
         why = next((b for b in map(chooser.blocked, values) if b), "")
-        why = why or next((b for b in map(self._sized_by_data, values) if b), "")
         if not why and not all(map(chooser.computes, values)):
             why = "" if self.loose else "a branch may have side effects"
             self.doubts.setdefault(_CALLS)
@@ -376,15 +375,6 @@ class Compiled:
         """A side of torch.cond must give a new tensor."""
         new = self.proofs.uses.new(value)
         return self.context.segment(value) if new else f"{self.context.atom(value)}.clone()"
-
-    def _sized_by_data(self, value):
-        """torch.cond raises where a side makes a shape of data."""
-        for node in (n for n in ast.walk(value) if isinstance(n, ast.Subscript)):
-            index = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-            kinds = [self.context.kind(i) for i in index]
-            if any(k.is_tensor and k.dtype != self.tokens.int64 for k in kinds):
-                return f"the shape of `{self.text(node)}` may depend on data"
-        return ""
 
     def call(self, name, *parts):
         """A call of a function of torch, over several lines where one would be long."""

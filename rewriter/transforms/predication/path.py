@@ -33,6 +33,7 @@ class PredicatedPath:
         self.returns = Returns(self)
         self.bound, self.late, self.taken = set(), set(), names_in(function)
         self.kinds, self.guards, self.empty = {}, {}, {}
+        self.copies = set()  # names of what eager has as one of several tensors that were there
         self.active, self.turn, self.base, self.exits = None, None, None, 0
         self.asserts, self.draws, self.doubts = False, False, {}
         self.size = 0
@@ -321,6 +322,8 @@ class PredicatedPath:
         call = node.value
         named = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
         inplace = named and call.func.attr.endswith("_")
+        if inplace:
+            self._written(call.func.value)
         inplace = inplace and self.values.is_tensor(call.func.value)
         effect = self.returns.effect(predicate)
         if effect is None or (inplace and self._writes_its_rows(node, predicate)):
@@ -332,6 +335,13 @@ class PredicatedPath:
             chosen = self.values.where(effect, again, owner)
             return [ast.Expr(method(owner, "copy_", chosen))]
         raise NotPredicated(f"`{self.values.text(call)}` runs under a condition")
+
+    def _written(self, node):
+        """Raises NotPredicated where a write into a tensor would be one into a copy."""
+        while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
+            node = node.func if isinstance(node, ast.Call) else node.value
+        if isinstance(node, ast.Name) and node.id in self.copies:
+            raise NotPredicated(f"a tensor is written into that `{node.id}` stands for")
 
     def _writes_its_rows(self, node, predicate):
         """Whether a predicate asks alone whether there are rows, of what then writes these."""
@@ -383,6 +393,7 @@ class PredicatedPath:
 
     def _bind(self, name, kind, number, ragged):
         self.bound.add(name)
+        self.copies.discard(name)
         self.kinds[name] = kind
         self.values.numbers.pop(name, None)
         self.values.lists.pop(name, None)
@@ -425,9 +436,12 @@ class PredicatedPath:
                 if kind.is_tensor and len(ranks) > 1:
                     raise NotPredicated("the sides differ in their number of axes")
             ragged = self.values.is_ragged(value)
+            old = self.kinds.get(target.id, ANY)
             made = self._selected(target.id, converted.node, predicate, ragged)
+            copied = known and not (kind.fresh and old.fresh)
             number = converted.number or bool(known and not kind.is_tensor)
             self._bind(target.id, kind, number, ragged)
+            self.copies |= {target.id} if copied else set()
             return made
         if isinstance(target, ast.Attribute):
             return self._attribute(target, converted, value, predicate)
@@ -459,6 +473,7 @@ class PredicatedPath:
         return [*made, ast.Assign([target], shown)]
 
     def _element(self, target, shown, value, predicate):
+        self._written(target)
         place = self._place(target, self.context.kind(value).rank == 0)
         self.values.reads |= self.values._is_source(target)
         effect = self.returns.effect(predicate)
@@ -486,6 +501,8 @@ class PredicatedPath:
         value, before = self.values.convert(node.value), self.values.convert(target)
         whole = ast.BinOp(before.node, node.op, value.node)
         tensor = self._old_kind(node).is_tensor
+        if tensor or isinstance(node.target, ast.Subscript):
+            self._written(node.target)
         if isinstance(node.target, ast.Subscript):
             return self._added_element(node, whole, predicate)
         number = (before.number or value.number) and not tensor
@@ -578,14 +595,37 @@ class PredicatedPath:
             raise NotPredicated("a tensor's value says how many turns there are")
         if self.values.is_ragged(node.iter):
             raise NotPredicated("data says how many turns there are")
-        self.bound |= stored([node.target])
+        for name in stored([node.target]):
+            self._bind(name, ANY, False, False)
         turns = self.values.turns(node.iter)
         iterated, kind = turns or (self.values.shown(node.iter), None)
         if turns:
             self.values.chosen += 1
             self.values.bind_turn(node.target, kind)
         head = ast.For(node.target, iterated, [], [])
-        return self._loop(node, head, predicate, None)
+        last = self._last_turn(node)
+        made = self._loop(node, head, predicate, None, last)
+        self.values.numbers.update({node.target.id: last} if last else {})
+        return made
+
+    def _last_turn(self, node):
+        """The name of a tensor that keeps the number of the turn in which a tensor ended the loop;
+        "" where nothing asks for it behind the loop."""
+        ends = any(isinstance(n, ast.Break) for n in self._own_exits(node.body))
+        if not ends or not stored([node.target]) & self._read_after(node):
+            return ""
+        counts = isinstance(node.iter, ast.Call) and self.context.resolve(node.iter.func) == "range"
+        if not counts or not isinstance(node.target, ast.Name):
+            raise NotPredicated("what the loop's last turn had is used behind it")
+        return self.name(f"last_{node.target.id}")
+
+    def _read_after(self, node):
+        """The names that the function reads behind a loop, other than in loops over them."""
+        every = [n for n in ast.walk(self.function) if getattr(n, "lineno", 0) > node.end_lineno]
+        again = (n for n in every if isinstance(n, ast.For))
+        bound = {id(n) for f in again for n in ast.walk(f) if names_in(n) & stored([f.target])}
+        names = (n for n in every if isinstance(n, ast.Name) and id(n) not in bound)
+        return {n.id for n in names if isinstance(n.ctx, ast.Load)}
 
     def _turn_counts(self, iterated):
         called = isinstance(iterated, ast.Call) and isinstance(iterated.func, ast.Name)
@@ -633,8 +673,9 @@ class PredicatedPath:
         one = isinstance(statement.value, ast.Constant) and statement.value.value == 1
         return one and isinstance(statement.target, ast.Name) and statement.target.id == name
 
-    def _loop(self, node, head, predicate, tests):
-        """All turns of a loop; `tests`: what a `while` asks before each."""
+    def _loop(self, node, head, predicate, tests, last_turn=""):
+        """All turns of a loop; `tests`: what a `while` asks before each; `last_turn`: the name that
+        keeps the number of the last one that eager takes."""
         self.values.sides += node.body
         own = self._own_exits(node.body)
         leaves = tests is not None or any(isinstance(n, (ast.Break, ast.Return)) for n in own)
@@ -656,6 +697,11 @@ class PredicatedPath:
             self.values.numbers = {**before[0], **{n: n for n in first}}
             self.values.ragged = ragged & before[2] | before[1]
             body = self._body(node, predicate, tests)
+        if last_turn:
+            zero = self.values.call("tensor", ast.Constant(0))
+            opened.append(self.assign(last_turn, zero))
+            number = self.where(self.active, head.target, self.load(last_turn))
+            body = [self.assign(last_turn, number), *body]
         head.body = body or [ast.Pass()]
         active, (self.active, self.turn, self.base, self.late) = self.active, outer
         self.late |= stored(node.body) - self.bound

@@ -36,6 +36,10 @@ def parsed(text):
     return ast.parse(text, mode="eval").body
 
 
+def _operands(node):
+    return node, node.left, node.right
+
+
 def method(node, name, *args):
     return ast.Call(ast.Attribute(node, name, ast.Load()), list(args), [])
 
@@ -356,9 +360,13 @@ class PredicatedValues:
 
     def _binop(self, node):
         left, right = self.convert(node.left), self.convert(node.right)
-        number = (left.number or right.number) and not self.is_tensor(node)
-        number = number and not self.is_tensor(node.left) and not self.is_tensor(node.right)
-        return Converted(ast.BinOp(left.node, node.op, right.node), number)
+        made = ast.BinOp(left.node, node.op, right.node)
+        if not (left.number or right.number) or any(map(self.is_tensor, _operands(node))):
+            return Converted(made)
+        for operand, converted in ((node.left, left), (node.right, right)):
+            if not converted.number and self.context.kind(operand).of_input:
+                raise NotPredicated(f"`{self.text(operand)}` may be a tensor or a number")
+        return Converted(made, True)
 
     def _unaryop(self, node):
         if isinstance(node.op, ast.Not):
