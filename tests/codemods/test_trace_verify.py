@@ -183,6 +183,46 @@ def test_other_values_when_compiled(project):
     assert right.blamed(wrong, ("values",)) == {path}
 
 
+BROKEN = """import torch
+
+
+@torch.compile
+def one(x):
+    {}
+    return x * 2
+
+
+@torch.compile
+def other(x):
+    print("other")
+    torch._dynamo.graph_break()
+    return x * 2
+"""
+
+
+def test_breaks_are_counted_where_a_fix_may_have_made_more(project):
+    """Of what runs no fixed text, once; the run before notes that of others for it."""
+    path = str(project / "step.py")
+    (project / "step.py").write_text(BROKEN.format("print(1)"))
+    (project / "kept.py").write_text(BROKEN.format("print(1)"))
+    (project / "script.py").write_text(
+        "import torch, step, kept\n"
+        "for m in (step, kept):\n    m.one(torch.ones(2)); m.other(torch.ones(2))\n"
+    )
+    more = BROKEN.format("print(1); x = x + 1; print(2); x = x + 2; print(3)")
+    after = trace_verify.observe([str(project / "script.py")], {path: more})
+    assert {n.rpartition(":")[2] for n in after.changed} == {"one", "other"}
+    assert {n.rpartition(":")[0] for n in after.changed} == {path}
+    name = next(n for n in after.changed if n.endswith(":one"))
+    before = trace_verify.observe([str(project / "script.py")], {}, broken=[name])
+    other = next(n for n in after.breaks if n.endswith("kept.py:other"))
+    assert before.breaks[other] == 1 < after.breaks[other]
+    before = before.completed(after)
+    assert before.breaks[other] == after.breaks[other]
+    assert name in before._more_breaks(after)
+    assert other not in before._more_breaks(after)
+
+
 ATTENTION = """import math, torch
 
 
