@@ -167,12 +167,22 @@ class _Retreat:
             blamed = fixed & self.before.blamed(after, self.parts) or self._culprit(sorted(fixed))
             if not blamed:
                 break
+            self._count(blamed)
             for path in sorted(blamed):
                 own = self.before.own_reason(after, path) or why
                 say(f"{self.chosen[path].path}: fixes taken back: {own}")
                 self._step_back(path)
             after = self._observe(self.chosen, after, blamed)
         return list(self.chosen.values()), after
+
+    def _count(self, paths: set[str]) -> None:
+        """Count the breaks of these files' calls as they were, where one was noted for all: with
+        fewer fixes, they may break as often again."""
+        one = {_file(n) for n, number in self.before.breaks.items() if number == 1} & paths
+        if one:
+            run = observe(self.commands, {}, sorted(one), self.rounded)
+            breaks = {**self.before.breaks, **run.breaks}
+            self.before = replace(self.before, breaks=breaks)
 
     def _step_back(self, path: str) -> None:
         """The next choice for a file, passing over those that are the same text."""

@@ -6,6 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from dynfix.codemods.cli import side_by_side, trace_verify
+from dynfix.codemods.cli.settings import Settings
 from dynfix.codemods.trace import saved_facts
 
 from . import support
@@ -221,6 +222,21 @@ def test_breaks_are_counted_where_a_fix_may_have_made_more(project):
     assert before.breaks[other] == after.breaks[other]
     assert name in before._more_breaks(after)
     assert other not in before._more_breaks(after)
+
+
+def test_what_breaks_as_often_as_before_is_not_taken_back(project):
+    """What was one graph with all fixes breaks again without those that changed a value."""
+    (project / "step.py").write_text(BROKEN.format("print(1); x = x + 1; print(2)"))
+    (project / "script.py").write_text("import torch, step\nstep.one(torch.ones(2))\n")
+    before = trace_verify.observe(["script.py"], {}, broken=[])
+    retreat = trace_verify._Retreat(["script.py"], [], Settings(), before, ("values",))
+    assert set(before.breaks.values()) == {1}
+    retreat._count({str(project / "step.py")})
+    after = trace_verify.observe(
+        ["script.py"], {str(project / "step.py"): BROKEN.format("x = x + 1; print(2)")}
+    )
+    assert not retreat.before.differs(after, ("values",))
+    assert all(number > 1 for number in retreat.before.breaks.values())
 
 
 ATTENTION = """import math, torch
