@@ -76,8 +76,6 @@ class CheckedRun:
         random.seed(0)
         torch.manual_seed(0)
         torch.compile = self._as_it_is
-        guards = importlib.import_module("torch._dynamo.guards")
-        guards.profile_guard_manager = lambda *args: 0.0  # flushes the processor's caches to log it
         self.call = torch.nn.Module.__call__
         torch.nn.Module.__call__ = self.watching()
         write = sys.stdout.write
@@ -146,7 +144,7 @@ class CheckedRun:
         self.checks[name] = checked + 1
         with self._unnoticed():
             if not checked:
-                self.torch._dynamo.reset()
+                self._reset()
             try:
                 compiled = self._outcome(made, args, kwargs, fullgraph=True, backend="eager")
             except Exception:  # of any sort: it is not one graph, or raises in eager, too
@@ -156,6 +154,13 @@ class CheckedRun:
             self.breaks[name] = 0
             if not self._close(compiled, self._outcome(made, args, kwargs)):
                 self.wrong.append(name)
+
+    def _reset(self) -> None:
+        """Forget what was compiled. Guards are not timed, for which the processor's caches are
+        flushed each time."""
+        dynamo = self.torch._dynamo
+        dynamo.reset()
+        dynamo.guards.profile_guard_manager = lambda *args: 0.0
 
     @contextlib.contextmanager
     def _unnoticed(self) -> Iterator[None]:
@@ -214,7 +219,7 @@ class CheckedRun:
             graphs.append(graph)
             return graph.forward
 
-        torch._dynamo.reset()
+        self._reset()
         reasons = torch._dynamo.utils.counters["graph_break"]
         reasons.clear()
         try:
