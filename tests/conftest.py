@@ -1,6 +1,7 @@
 """Shared set-up: a cache of its own for every run, the same draws for every test, whichever ran
 before it, and no torch tests where torch is not installed."""
 
+import gc
 import importlib.util
 import logging
 import os
@@ -9,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from grids import is_covered
 from importgraph import file_loads_torch
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -26,6 +28,24 @@ def seeded():
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def garbage_of_one_file():
+    """Collections go through what the tests of a file made, not through all that was there before:
+    torch and thousands of tests, a second or more each time."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Nothing that is made while tests are found is garbage."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -57,7 +77,11 @@ def pytest_report_header(config):
     return [] if HAS_TORCH else ["torch is not installed: the tests that import it are left out"]
 
 
+@pytest.hookimpl(tryfirst=True)  # before those that -m leaves out are left out
 def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.get_closest_marker("covering") is not None and is_covered(item):
+            item.add_marker(pytest.mark.slow)
     # Each worker takes whole files: the one that takes longest comes first, so that none waits for it.
     items.sort(key=lambda item: item.path.name != "test_interpreter.py")
     if any(item.get_closest_marker("gpu") is not None for item in items) and not _has_cuda():

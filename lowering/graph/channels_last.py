@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,31 +23,38 @@ from .constant_masks import DRAWS
 from .graph_modules import graph_module
 from .result_strides import NOTED
 
-_MIN_CONVOLUTIONS = 2  # convolutions
 _CHANNELS = 16  # of which some convolution has as many
+_ORDERS = {4: torch.channels_last, 5: torch.channels_last_3d}
 _STRIDES = frozenset(("as_strided", "stride", "set_", "is_contiguous", "storage_offset", "view_as"))
 _OURS = f"{__name__.partition('.lowering.')[0]}.lowering."
-# the CPU's library puts weights into an order of its own at every call, whatever theirs is
-PLACES = {"cpu": ("input",), "cuda": ("input", "weight")}
+# By device, the convolutions that gain, and what of them is put into order. The CPU's library puts
+# weights into an order of its own at every call, whatever theirs is.
+CONVOLUTIONS: dict[str, dict[Any, Sequence[str]]] = {
+    "cpu": {torch.conv2d: ("input",)},
+    "cuda": dict.fromkeys(
+        (torch.conv2d, torch.conv3d, torch.conv_transpose2d, torch.conv_transpose3d),
+        ("input", "weight"),
+    ),
+}
 
 
 def prefer_channels_last(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
     """The graph with its convolutions in channels-last order; itself where that does not apply:
     with sizes that only a call knows, or if something in it depends on strides."""
-    if not _applies(gm, examples):
-        return gm
-    on_gpu = any(e.device.type == "cuda" for e in examples)
-    return in_channels_last(gm, examples, PLACES["cuda" if on_gpu else "cpu"])
+    on_gpu = any(isinstance(e, torch.Tensor) and e.device.type == "cuda" for e in examples)
+    device = "cuda" if on_gpu else "cpu"
+    applies = _applies(gm, examples, device)
+    return in_channels_last(gm, examples, CONVOLUTIONS[device]) if applies else gm
 
 
 def in_channels_last(
-    gm: GraphModule, examples: Sequence[torch.Tensor], places: Sequence[str]
+    gm: GraphModule, examples: Sequence[torch.Tensor], kinds: Mapping[Any, Sequence[str]]
 ) -> GraphModule:
-    """The graph with these arguments of its convolutions in channels-last order; itself where
+    """The graph with these arguments of these convolutions in channels-last order; itself where
     values or strides of what it returns or writes would not be the same."""
     try:
         before = _run(gm, examples)
-        changed = graph_module(gm, _rewritten(gm.graph, places, before.as_noted()))
+        changed = graph_module(gm, _rewritten(gm.graph, kinds, before.as_noted()))
         after = _run(changed, examples)
         count = len(changed.graph.nodes)
         if not _draws_alike(changed, before.drawn_from, after.drawn_from):
@@ -63,20 +70,40 @@ def in_channels_last(
     return changed if _restore(changed, before, after) else gm
 
 
-def _applies(gm: GraphModule, examples: Sequence[Any]) -> bool:
+def _applies(gm: GraphModule, examples: Sequence[Any], device: str) -> bool:
     tensors = [e for e in examples if isinstance(e, torch.Tensor)]
     static = all(isinstance(size, int) for t in tensors for size in (*t.shape, *t.stride()))
     if len(tensors) != len(examples) or not static:
         return False
     shapes = dict(zip((n for n in gm.graph.nodes if n.op == "placeholder"), tensors, strict=True))
-    weights = [shapes.get(_weight(node)) for node in gm.graph.nodes if _is_convolution(node)]
-    known = [w for w in weights if w is not None and w.dim() == 4]
-    wide = any(w.shape[1] >= _CHANNELS for w in known)
-    return len(known) >= _MIN_CONVOLUTIONS and wide and not any(map(_minds_strides, gm.graph.nodes))
+    made = [node for node in gm.graph.nodes if node.target in CONVOLUTIONS[device]]
+    if device == "cuda":
+        made = [node for node in made if not _is_returned(node)]
+    weights = [shapes.get(_weight(node)) for node in made]
+    known = [w for w in weights if w is not None and w.dim() in _ORDERS]
+    return _gains(known, device) and not any(map(_minds_strides, gm.graph.nodes))
 
 
-def _is_convolution(node: Node) -> bool:
-    return node.op == "call_function" and node.target is torch.conv2d
+def _is_returned(node: Node) -> bool:
+    """Whether nothing but the graph's caller reads a result, which then takes another copy. A bias
+    is added by a loop of its own."""
+    bias = node.args[2] if len(node.args) > 2 else node.kwargs.get("bias")
+    return bias is None and all(user.op == "output" for user in node.users)
+
+
+def _gains(weights: Sequence[torch.Tensor], device: str) -> bool:
+    """Whether the library's kernels for the other order are the faster ones."""
+    if device == "cuda":
+        return any(_on_tensor_cores(w) and max(w.shape[:2]) >= _CHANNELS for w in weights)
+    return len(weights) > 1 and any(w.shape[1] >= _CHANNELS for w in weights)
+
+
+def _on_tensor_cores(weight: torch.Tensor) -> bool:
+    """Whether the library computes with it there, if it is not of a convolution of each channel by
+    itself."""
+    half = weight.dtype in (torch.float16, torch.bfloat16)
+    rounds = weight.dtype is torch.float32 and torch.backends.cudnn.conv.fp32_precision == "tf32"
+    return (half or rounds) and weight.shape[1] > 1
 
 
 def _weight(node: Node) -> Any:
@@ -96,16 +123,16 @@ def _minds_strides(node: Node) -> bool:
     return name in _STRIDES or not known
 
 
-def _rewritten(graph: Graph, places: Sequence[str], as_noted: set[str]) -> Graph:
+def _rewritten(graph: Graph, kinds: Mapping[Any, Sequence[str]], as_noted: set[str]) -> Graph:
     """The graph with these arguments in order. The strides that are noted of the named nodes are
     not asked for any more: what leaves the graph is put in its order at the end."""
     graph = copy.deepcopy(graph)
     for node in list(graph.nodes):
         if node.name in as_noted:
             del node.meta[NOTED]
-        if _is_convolution(node):
+        if node.target in kinds:
             with graph.inserting_before(node):
-                for place in places:
+                for place in kinds[node.target]:
                     _in_order(graph, node, place)
         elif _is_view(node):  # which the other order may not allow
             node.target = "reshape"
@@ -127,7 +154,8 @@ def _in_order(graph: Graph, node: Node, place: str) -> None:
         made = graph.call_function(image_in_order, (given,))
         _describe(made, given)
     else:
-        made = _contiguous(graph, given, memory_format=torch.channels_last)
+        made = graph.call_function(in_order, (given,))
+        _describe(made, given)
     if number < len(node.args):
         node.update_arg(number, made)
     else:
@@ -140,7 +168,13 @@ def image_in_order(image: torch.Tensor) -> torch.Tensor:
     if image.dim() == 4 and image.shape[1] == 1:
         count, _, height, width = image.shape
         return image.reshape(count, height, width, 1).permute(0, 3, 1, 2)
-    return image.contiguous(memory_format=torch.channels_last)
+    return in_order(image)
+
+
+def in_order(tensor: torch.Tensor) -> torch.Tensor:
+    """An image or a weight of convolutions in channels-last order."""
+    order = _ORDERS.get(tensor.dim())
+    return tensor if order is None else tensor.contiguous(memory_format=order)
 
 
 def _contiguous(graph: Graph, given: Any, **order: Any) -> Node:

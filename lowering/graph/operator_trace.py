@@ -20,7 +20,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from ..autograd.differentiation import leaf_gradients
 from ..fake_tensor_mode import DispatchMode, PacedFakeMode
-from .channels_last import image_in_order
+from .channels_last import image_in_order, in_order
 from .result_strides import as_recorded, copied_with_gaps
 
 Decompositions = Mapping[Any, Callable[..., Any]]
@@ -47,7 +47,8 @@ _enter_autocast: Any = torch.amp.autocast_mode._enter_autocast
 _exit_autocast: Any = torch.amp.autocast_mode._exit_autocast
 # Attributes are tensors (`x.mT`).
 _LISTED = (
-    *(as_recorded, copied_with_gaps, image_in_order, getattr, leaf_gradients, torch.autograd.grad),
+    *(as_recorded, copied_with_gaps, image_in_order, in_order, getattr),
+    *(leaf_gradients, torch.autograd.grad),
     *(torch._C._set_grad_enabled, _enter_autocast, _exit_autocast),
 )
 # What gives new values of what an operator writes, behind its own results.

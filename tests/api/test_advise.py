@@ -2,10 +2,10 @@
 
 import json
 import os
-import subprocess
 import sys
 import textwrap
 
+import forked
 import pytest
 from simulated import Simulated
 
@@ -37,7 +37,7 @@ SCRIPT = """
 
 def run(arguments, folder):
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-m", *arguments], cwd=folder, env=env, capture_output=True, text=True
     )
     return done.returncode, done.stdout, done.stderr

@@ -1,9 +1,9 @@
 """`DYNFIX_LOGS` and `set_logs`: what is said while code is compiled."""
 
 import os
-import subprocess
 import sys
 
+import forked
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -67,7 +67,7 @@ def test_nothing_is_said_that_is_not_asked_for(capsys):
 def test_the_environment_turns_them_on(tmp_path):
     (tmp_path / "app.py").write_text(SCRIPT)
     env = {**os.environ, "DYNFIX_LOGS": "graph_breaks, nonsense"}
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "app.py"], cwd=tmp_path, env=env, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr

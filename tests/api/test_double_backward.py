@@ -61,6 +61,7 @@ def step(net, call, x):
     return [p.grad.clone() for p in net.parameters()]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", ["native", "aot_eager"])
 @pytest.mark.parametrize("name", NETS)
 def test_penalty_after_plain_steps_is_eagers(name, backend):

@@ -1,9 +1,9 @@
 """While nobody looks at the calls of a short run, torch has no hook of `dynrun`'s."""
 
-import subprocess
 import sys
 import threading
 
+import forked
 import pytest
 import waiting
 from dynfix.rewriter.dynrun import hook_backoff
@@ -27,7 +27,7 @@ def test_a_short_run_has_no_hook(tmp_path):
     pytest.importorskip("torch")
     (tmp_path / "script.py").write_text(SCRIPT)
     runs = [
-        subprocess.run(
+        forked.run(
             [sys.executable, *options, "script.py"], cwd=tmp_path, capture_output=True, text=True
         )
         for options in ([], ["-c", MAIN])

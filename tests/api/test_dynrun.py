@@ -219,6 +219,7 @@ print(sys.warnoptions, sorted(sys._xoptions), sys.stdout.write_through, sys.argv
 """
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     "options",
     [["-O"], ["-OO", "-W", "ignore"], ["-Wdefault", "-X", "faulthandler"], ["-uB", "-Xdev", "-bb"]],

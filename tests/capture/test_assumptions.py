@@ -52,6 +52,7 @@ def _padded(x, flags):
 PROGRAMS = (_indexed, _written, _places, _repeated, _listed, _selected, _padded)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("f", PROGRAMS)
 def test_one_graph_and_right(f, backend):

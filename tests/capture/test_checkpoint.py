@@ -37,6 +37,7 @@ class Net(torch.nn.Module):
         return x
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_a_net_of_blocks(dropout, backend):

@@ -133,6 +133,7 @@ def compare(step, decide, optimizer, **options):
         torch.testing.assert_close(*pair, msg=lambda text, n=number: f"{n}: {text}")
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("step", [plain, clipped, summed, updated_by_hand])
 @pytest.mark.parametrize("decide", [both_sides, one_side, ternary, two_in_turn])
 def test_a_step_that_decides_is_one_graph(step, decide):

@@ -67,6 +67,7 @@ class Waits(Case):
         return x * self.w
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("make", [Branch, Masked, Counted, Anchors, Selected, Waits])
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_one_graph(make, backend):
@@ -258,6 +259,7 @@ def written_where_true(x, m):
     return x
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("fn", [chosen_by_a_constant, chosen_behind_an_axis, written_where_true])
 def test_a_mask_of_another_size_is_an_error(fn, dynamic):

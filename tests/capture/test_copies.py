@@ -51,6 +51,7 @@ def of_a_history(x):
         return x + 1
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("steps", [FOUR, LEARNT], ids=["plain", "learnt"])
 @pytest.mark.parametrize("program", [of_an_input, in_containers, of_a_dataclass, before_a_write])
 def test_one_graph(program, steps):

@@ -28,6 +28,7 @@ from dynfix.runtime import diagnostics
 from helpers import Case, X, Y, same, tensor
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 def test_program(program, grad):
@@ -71,6 +72,7 @@ class Net(torch.nn.Module):
         return super().__getattr__("layers")[0](x) if flag else x.sum()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("flag", [False, True])
 def test_a_layer_that_breaks(backend, flag):

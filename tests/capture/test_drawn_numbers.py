@@ -54,6 +54,7 @@ def test_a_rate_of_zero_is_one_graph(compare, rate):
     check(model, dynfix.compile(model, fullgraph=True))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("compare", [keeps, leaves, shifted])
 @pytest.mark.parametrize("rate", [0.5, 0.0])
 def test_what_is_drawn_decides(compare, rate):

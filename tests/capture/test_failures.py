@@ -95,6 +95,7 @@ def plant(monkeypatch, owner, name, at):
     return state
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("at", [1, 2, 3])
 @pytest.mark.parametrize(
     "stage",

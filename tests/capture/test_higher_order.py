@@ -35,6 +35,7 @@ def run(fn, signs):
     return found
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("program", [chosen, nested])
 def test_a_choice_is_part_of_the_graph(program, backend):
@@ -200,6 +201,7 @@ def scanned(x, y):
     return torch._higher_order_ops.scan(step, init, x, dim=1, reverse=True)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("program", [mapped, scanned])
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_functions_mapped_over_rows(program, backend):

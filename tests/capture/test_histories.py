@@ -234,6 +234,7 @@ def test_gradients_arrive_in_eagers_order(backend):
     both(make, backend)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", ("saves nothing", "not yet differentiated", "differentiated"))
 def test_state_that_is_carried_with_its_history(kind, backend):
@@ -380,6 +381,7 @@ VIEWS = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside gradients"])
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("view", VIEWS)

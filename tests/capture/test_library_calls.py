@@ -102,6 +102,7 @@ def plain(result):
 PROGRAMS = [rows, counted, asks_sizes, several, routed, writes, sparse, jagged, wrapped]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("learns", [False, True])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_one_graph(program, learns):

@@ -55,6 +55,7 @@ def attention(x):
     return nn.MultiheadAttention(3, 1)(x, x, x)[0]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("steps", [PLAIN, LEARNT], ids=["plain", "learnt"])
 @pytest.mark.parametrize(
@@ -185,6 +186,7 @@ class Given(Marked):
         return self.layer(x)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("make", [Viewed, Returned, Asked, Unmarked, Computed, Whole, Given])
 def test_a_tensor_is_told_that_it_needs_a_gradient(make, backend):
@@ -271,6 +273,7 @@ def written_after_all(x):
     return y, y.requires_grad
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("program", [written_with_a_gradient, written_after_all])
 @pytest.mark.parametrize("steps", [PLAIN, LEARNT], ids=["plain", "learnt"])

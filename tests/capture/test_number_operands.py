@@ -41,6 +41,7 @@ def at_a_place(x):
     return y
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("function", [clamped, filled, chosen, of_whole_numbers, largest_of_a_list])
@@ -81,6 +82,7 @@ IN_LISTS = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("program", IN_LISTS.values(), ids=IN_LISTS)
 def test_tensors_in_a_list_that_becomes_one(program, backend):
@@ -109,6 +111,7 @@ def with_halves(x, y, number):
     return *sums, kept, *wide, *lists, *ends, *torch._foreach_mul([x, y], number)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("backend", ["eager", "native"])

@@ -67,6 +67,7 @@ def test_one_graph(make):
     one_graph(same(make, *STEPS[:4], tolerance=(1e-5, 1e-6)), 1)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("make", OPEN)
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_equal(make, backend):
@@ -113,6 +114,7 @@ class Mixed(Model):
         return torch.ones(n, m + 1, x.shape[0]) * self.w[0]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("make", [Asks, Parts, Reads, Chooses, Mixed])
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_sizes_that_python_asks_for(make, backend):
@@ -205,6 +207,7 @@ class Computed(Model):
         return y * 2
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("make", [Rows, Columns, Computed])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 def test_rows_written_at_a_mask_learn(make, backend):

@@ -136,6 +136,7 @@ def by_closure():
     return fn, state_of(model, optimizer), batch
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("make", [clipped, every_second, scheduled, adversarial, by_closure])
 def test_steps_as_scripts_write_them(make, backend):
@@ -207,6 +208,7 @@ def trained_in_one_cycle(make, wrap, foreach):
     return [*losses, *model.parameters()], compiled
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("foreach", [False, True])
 @pytest.mark.parametrize(

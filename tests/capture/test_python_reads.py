@@ -222,6 +222,7 @@ def test_length_after_a_caught_index_error():
     same(lambda: f, call(X, [1]), call(X, [1, 2, 3]), call(X, [1, 2]), call(X, [1, 2, 5]))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("kind", [list, tuple, sorted])
 @pytest.mark.parametrize("name", ["__len__", "__length_hint__"])
 @pytest.mark.parametrize("answer", [2, ValueError("none"), TypeError("none")])

@@ -54,6 +54,7 @@ def seen_by_its_sizes(x):
     return y, x.size(), x
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize(
     "program",
@@ -214,6 +215,7 @@ def reshaped_again(y):
     return part, y, last
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("program", [part_is_written, whole_is_written, reshaped_again])
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("rows", [0, 3])

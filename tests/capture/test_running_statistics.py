@@ -24,6 +24,7 @@ class Net(Case):
         return y - 1
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize(
@@ -65,6 +66,7 @@ def test_an_average_over_all_calls(backend):
     assert max(hits) >= 9  # not a recording for each number
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("momentum", [0.1, None])
 def test_calls_before_a_backward(backend, momentum):

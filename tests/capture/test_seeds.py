@@ -53,6 +53,7 @@ def without_gradients(x):
     return noise * x
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("steps", [FOUR, LEARNT], ids=["plain", "learnt"])
 @pytest.mark.parametrize(

@@ -246,6 +246,7 @@ ONE_FOR_ALL = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     "backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow), "native"]
 )

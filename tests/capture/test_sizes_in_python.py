@@ -192,6 +192,7 @@ MORE = [
 ]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("body", MORE, ids=lambda body: body.__name__)
 def test_what_c_code_reads(body, backend):

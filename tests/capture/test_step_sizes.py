@@ -42,6 +42,7 @@ def plain():
 STEPS = {"adam": torch.optim.Adam, "sgd": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9)}
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", STEPS)
 @pytest.mark.parametrize("net", [plain, Recurrent, Attentive])
@@ -131,6 +132,7 @@ def rows(i):
     return (torch.arange(4.0 * (i + 4)).view(-1, 4) / 10,)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("drawn", [True, False])
 def test_a_loop_that_is_another_at_each_call_runs_in_parts(backend, drawn, recwarn):

@@ -158,6 +158,7 @@ PROGRAMS = [
 ]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("program", [*PROGRAMS, leaves], ids=lambda f: f.__name__)
 def test_program(program, grad):

@@ -52,6 +52,7 @@ WRITES = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", [pytest.param("aot_eager", marks=pytest.mark.slow), "native"])
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", WRITES)
@@ -93,6 +94,7 @@ def test_a_view_without_a_gradient_of_a_result_has_none():
 logsigmoid = torch.nn.functional.logsigmoid
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     "fn",
     [
@@ -216,6 +218,7 @@ STRIDED = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("strided", STRIDED)
 @pytest.mark.parametrize("how", ["written", "written behind a break", "turned"])
@@ -241,6 +244,7 @@ def test_gradients_of_what_lies_beside_a_part_that_is_written(part, strided, how
         torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("shape", [(3, 1), (1, 3), (4, 1, 2), (1, 1), (0, 4)])
 @pytest.mark.parametrize(
     "write", [lambda v: v.mul_(2), lambda v: v[..., :1].add_(1), lambda v: v.add_(1).neg_()]

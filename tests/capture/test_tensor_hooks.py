@@ -46,6 +46,7 @@ def _differentiated(x):
     return found, x.grad * 2
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("fn", [_limited, _masked, _of_a_view, _differentiated])
 def test_a_hook_that_only_computes(fn, backend):
@@ -175,6 +176,7 @@ def _two_on_a_line(x, seen):
     return y.sin()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize(
     "fn", [_appending, _deciding, _kept, _removed, _bound_again, _two_on_a_line]

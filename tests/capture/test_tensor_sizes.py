@@ -32,6 +32,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_size(name, backend):
@@ -56,6 +57,7 @@ HALVES = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("rows", [1, 9])
 @pytest.mark.parametrize("half", HALVES.values(), ids=HALVES)
 def test_no_size_is_read_of_a_stride_of_one_element(half, rows):
@@ -77,6 +79,7 @@ BEFORE = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("before", BEFORE.values(), ids=BEFORE)
 @pytest.mark.parametrize("half", [HALVES["first"], lambda y: (y * 2).chunk(3, 1)[1]])
 def test_nor_is_one_behind_a_break(before, half):

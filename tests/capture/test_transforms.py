@@ -424,6 +424,7 @@ WRITING = (
 )
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("program", WRITING, ids=lambda program: program.__name__)
 def test_a_mapped_function_writes(program, backend):

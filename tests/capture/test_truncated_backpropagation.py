@@ -65,6 +65,7 @@ def hits(compiled):
     return sum(entry.hits for entry in compiled._dynfix_entry._dispatcher.entries)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("retain", [False, True])
 @pytest.mark.parametrize("cut", CUTS)
 def test_the_state_is_detached(cut, retain):

@@ -17,6 +17,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_one_graph(name, backend):

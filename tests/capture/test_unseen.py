@@ -308,6 +308,7 @@ BODIES = [
 ]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     "index", range(len(BODIES)), ids=[f"{i}{body.__name__}" for i, body in enumerate(BODIES)]
 )

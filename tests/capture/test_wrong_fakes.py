@@ -104,6 +104,7 @@ def test_an_operator_that_gives_another_tensor_runs_between_two_graphs(kind, nam
     assert "where its fake form says" in why
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -114,6 +115,7 @@ def test_results_lie_as_the_operator_gives_them(kind, name, gradients, dynamic):
     assert not said
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("kind", ["dtype", "narrower dtype", "shape"])
 def test_a_backward_whose_operator_gives_another_tensor_runs_in_eager(kind, name):
@@ -122,6 +124,7 @@ def test_a_backward_whose_operator_gives_another_tensor_runs_in_eager(kind, name
     assert why.startswith("a backward runs in eager: an operator")
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("kind", ["strides", "turned strides"])
 def test_a_backward_reads_what_the_operator_gives_by_its_own_strides(kind, name):

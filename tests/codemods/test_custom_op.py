@@ -48,6 +48,7 @@ def test_the_same_in_eager_and_no_break_left():
     assert side_by_side.count_breaks(*after.make()) == 0
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", ["smooth", "elliptic", "bins", "like"])
 @pytest.mark.parametrize("shape", [(4, 5), (3, 4, 5), (5, 4)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

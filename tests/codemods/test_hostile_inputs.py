@@ -9,7 +9,7 @@ import pytest
 
 from . import hostile_inputs, support
 
-_FEW, _MANY = 80, 2000
+_FEW, _MANY = 40, 2000
 _CPU, _WAIT = 10, 120  # seconds, for one input, of work, and of waiting for something
 
 

@@ -24,6 +24,7 @@ def loaded(text, path):
     return module
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("momentum", [0, 0.5])
 @pytest.mark.parametrize("name", INPUTS)
 def test_writes_under_a_condition(name, momentum, tmp_path):

@@ -66,6 +66,7 @@ LINES = (
 )
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("code", "fd")
 @pytest.mark.parametrize("line", LINES)
 def test_errors_are_seen_that_are_no_rounding(line, code):

@@ -14,6 +14,7 @@ def externs(found):
     return [item for unit in found for item in unit.items if isinstance(item, ExternCall)]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("mode", ["sum", "mean"])
 @pytest.mark.parametrize("width", [1, 5, 64, 70])
 @pytest.mark.parametrize(

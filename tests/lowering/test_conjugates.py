@@ -58,6 +58,7 @@ def written(x):
     return x + 1, x.t()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("function", [lambda x: (x.exp().sum(0), x + 1, x.t()), written])
 @pytest.mark.parametrize("make", [torch._neg_view, lambda x: torch.complex(x, x).conj().imag])
 @pytest.mark.parametrize("dynamic", [None, True])
@@ -74,6 +75,7 @@ def test_inputs_whose_memory_holds_negatives(function, make, dynamic):
             torch.testing.assert_close(given[1], given[0])
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("view", [torch.conj, torch._neg_view, lambda x: torch._neg_view(x.conj())])
 def test_views_beside_what_they_are_views_of_and_a_view_of_an_input(view, dynamic):
@@ -114,6 +116,7 @@ SPECTRA = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", SPECTRA)
 def test_gradients_of_spectra(name, dtype):

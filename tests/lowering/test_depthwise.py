@@ -18,6 +18,7 @@ def turned(made):
     return [image.strides[1] == 1 for image in images]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("channels", [2, 3, 8])
 @pytest.mark.parametrize(
     "settings",

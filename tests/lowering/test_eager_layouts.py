@@ -132,6 +132,7 @@ def turned_copysign(x):
     return made.movedim(0, -1), made
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("fn", [cut_of_batch_norm, written_logaddexp, turned_copysign])
 def test_what_others_are_views_of_or_what_is_written(fn, dynamic):
@@ -280,6 +281,7 @@ def written_under_a_mask(x):
     x[x > 2] = 0
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     "write",
     [
@@ -340,6 +342,7 @@ def test_one_number_of_repeats_for_every_element():
         torch.testing.assert_close(call(x), fn(x), rtol=0, atol=0)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("sizes", [(6, 6, 6), (6, 3, 5)])
 @pytest.mark.parametrize(
     "make",
@@ -363,6 +366,7 @@ def test_numbers_are_drawn_in_the_order_of_eager(make, draw, sizes):
         torch.testing.assert_close(*found)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     "write",
     [
@@ -450,6 +454,7 @@ def test_what_shares_the_memory_of_a_result_lies_as_it_does(shared):
         torch.testing.assert_close(compiled(x), fn(x), check_stride=True)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("step", [2, 3])
 def test_gradients_behind_writes_to_a_part_with_gaps(step, dynamic):

@@ -1,9 +1,9 @@
 """Equal nodes of a joint graph become one, and nothing of Inductor is loaded for it."""
 
-import subprocess
 import sys
 
 import dynfix
+import forked
 import pytest
 import torch
 from dynfix.lowering.graph.common_subexpressions import without_duplicates
@@ -107,7 +107,7 @@ for _ in range(2):
 loaded = {"torch._inductor.pattern_matcher", "torch._inductor.lowering"} & set(sys.modules)
 print(sorted(loaded))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = forked.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
 
 

@@ -243,6 +243,7 @@ SOLVED = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("name", SOLVED)
 def test_what_cannot_be_solved_is_an_error_of_the_program(name, grad):
@@ -296,6 +297,7 @@ def _given(x):
     return torch.cat([x.sin() + 1, x]).sum(0), torch.zeros(x.shape, device=x.device)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("fn, device", [(_made, "cpu"), (_moved, "cpu"), (_given, "meta")])
 def test_tensors_without_memory(fn, device, grad):

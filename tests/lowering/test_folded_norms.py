@@ -88,6 +88,7 @@ def check(model, turns=3):
             model.two.running_var = model.two.running_var * 2
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("shortcut", [False, True])
 @pytest.mark.parametrize("inplace", [False, True])
 def test_each_norm_is_part_of_a_convolution(calls, shortcut, inplace):

@@ -40,6 +40,7 @@ def lists(function, states, dtype):
     return made if function is torch._fused_sgd_ else [*made, counts]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_as_torchs_kernels(name, scaled):
@@ -98,6 +99,7 @@ MOVING = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", MOVING)
 def test_what_a_schedule_moves_is_no_new_recording(name, dtype):

@@ -49,6 +49,7 @@ def distance(one, two):
     return (one.double() - two.double()).norm().item() / two.double().norm().clamp(min=1e-6).item()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("train", [False, True])
 @pytest.mark.parametrize("bias, stride", [(False, 1), (True, 2)])
 @pytest.mark.parametrize("width", [24, 14])

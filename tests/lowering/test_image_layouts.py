@@ -37,6 +37,7 @@ def rewritten(monkeypatch):
     return found
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("size", [1, 3, 7, 17, 33])
 @pytest.mark.parametrize("train", [False, True])
 def test_results_and_layouts_are_those_of_eager(size, train, rewritten):

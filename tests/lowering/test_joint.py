@@ -135,6 +135,7 @@ def test_random_operators_follow_the_generator(p):
         assert torch.equal(after, torch.rand(1))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize(
     "shape", [(0,), (1,), (7, 33), (2, 5, 6, 7)], ids=lambda shape: "x".join(map(str, shape))

@@ -46,6 +46,7 @@ def _backward(results, gradient, chosen):
     torch.autograd.backward(outs, [gradient(out) for out in outs])
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("gradient", GRADIENTS)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__.strip("_"))
 def test_outputs_and_gradients_are_those_of_eager(program, gradient):
@@ -182,6 +183,7 @@ RELATED = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("related", RELATED)
 @pytest.mark.parametrize("which", [0, 1])
 def test_results_that_share_memory_are_written_afterwards(related, which):

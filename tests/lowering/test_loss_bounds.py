@@ -50,6 +50,7 @@ def test_thresholds_of_halves_are_rounded_where_the_devices_kernels_have_it():
             assert compared.args[1] == bound
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", (*HALVES, torch.float32))
 @pytest.mark.parametrize("eps", (None, 0.1, 0.3))
 def test_logits(dtype, eps):
@@ -66,6 +67,7 @@ def test_gradients_of_hardsigmoid_in_float64():
     _check(F.hardsigmoid, torch.randn(33, dtype=torch.float64))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("beta", (0.0, 0.3, 1.0))
 @pytest.mark.parametrize("reduction", ("none", "mean", "sum"))
 def test_smooth_l1_keeps_nan(beta, reduction):
@@ -88,6 +90,7 @@ def test_logits_and_targets_of_two_types(types, weighted):
         torch.testing.assert_close(compiled(logits, target), wanted, rtol=4e-3, atol=1e-3)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", (*HALVES, torch.float32, torch.float64))
 @pytest.mark.parametrize("reduction", ("none", "mean", "sum"))
 def test_soft_margins_keep_small_gradients(dtype, reduction):
@@ -123,6 +126,7 @@ def _few_apart(mine, theirs, dtype):
     torch.testing.assert_close(mine, theirs, rtol=few, atol=few * few, equal_nan=True)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("bound", (0.2, 1 / 3, 1.0009))
 def test_a_bound_that_is_no_half_shrinks_as_it_is_given(dtype, bound):
@@ -137,6 +141,7 @@ def test_a_bound_that_is_no_half_shrinks_as_it_is_given(dtype, bound):
         torch.testing.assert_close(*found, rtol=0, atol=0)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("eps", (0.0001, 0.0009, 0.3337))
 def test_bounds_of_logits_round_as_eagers(dtype, eps):
@@ -153,6 +158,7 @@ def test_bounds_of_logits_round_as_eagers(dtype, eps):
     )
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("number", (0.3337, 1.0009, -2.0007))
 def test_numbers_beside_halves_round_first(dtype, number):
@@ -188,6 +194,7 @@ def test_norms_of_one_element_square_nothing(dtype):
     _check(lambda x: torch.linalg.vector_norm(x, dim=(0, 1), keepdim=True)[0], x[:1])
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("shape", [(6, 3), (2, 3, 4, 5), (3,)])
 def test_classes_that_are_no_targets_may_have_infinite_weights(shape, reduction):

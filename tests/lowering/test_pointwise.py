@@ -52,6 +52,7 @@ def values(dtype, count=67):
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("options", [None, UNFUSED], ids=["fused", "unfused"])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_float_unary(dtype, options):
@@ -410,6 +411,7 @@ def test_unit_matrices_are_loops(monkeypatch, size):
     assert not any(isinstance(item, ExternCall) for unit in made for item in unit.items)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("wide", [torch.int32, torch.int64], ids=str)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_floats_by_way_of_integers(dtype, wide):
@@ -434,6 +436,7 @@ def test_steps_of_a_stencil_are_stored(monkeypatch):
     assert [sum(len(item.nests) for item in unit.items) for unit in made] == [2, 1]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("bound", [0.3, 1.1, -0.7])
 def test_bounds_and_steps_of_half_types(dtype, bound):
@@ -475,6 +478,7 @@ ROUNDED = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16))
 @pytest.mark.parametrize("name", ROUNDED)
 def test_numbers_beside_half_types_are_rounded_where_eager_rounds_them(name, dtype):

@@ -16,6 +16,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("zeros", [0, 1, 2, 5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)

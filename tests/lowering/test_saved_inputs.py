@@ -4,7 +4,6 @@ import dynfix
 import pytest
 import torch
 from dynfix.lowering.autograd.saved_statistics import unrounded
-from grids import grid
 from torch import nn
 
 from .harness import check_gradients, compiled, units
@@ -43,6 +42,7 @@ def test_a_bias_that_changes_before_the_backward():
         assert torch.allclose(got, wanted, atol=1e-6)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16])
 @pytest.mark.parametrize(
@@ -181,15 +181,10 @@ EXTREMA = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype", "columns"),
-    grid(
-        lambda *cell: cell[1:] in ((torch.bfloat16, 5), (torch.float32, 33)),
-        EXTREMA,
-        [torch.float32, torch.float64, torch.bfloat16],
-        [5, 12, 33],
-    ),
-)
+@pytest.mark.covering
+@pytest.mark.parametrize("columns", [5, 12, 33])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", EXTREMA)
 def test_extrema_are_found_again(name, dtype, columns):
     """The gradient compares them with what they were found in: the last bits of a library's
     functions differ between the loops of two kernels."""

@@ -150,6 +150,7 @@ def put_under(x, mask, token):
     return torch.index_put(x, [mask], token) + (x * 2).index_put_((mask,), token)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("shape", [(), (3,), (1, 3)])
 @pytest.mark.parametrize("function", [set_under, put_under])
 def test_a_differentiated_value_written_under_a_mask(function, shape):

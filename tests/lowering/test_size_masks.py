@@ -106,7 +106,14 @@ MASKS = {
 }
 
 
-@pytest.mark.parametrize("make", MASKS, ids=lambda make: make.__name__)
+SIMILAR = (packed_from_zero, nearly_from_the_end)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [pytest.param(m, marks=pytest.mark.slow if m in SIMILAR else ()) for m in MASKS],
+    ids=lambda make: make.__name__,
+)
 def test_a_mask(make, monkeypatch, tmp_path):
     monkeypatch.setenv("DYNFIX_CACHE_DIR", str(tmp_path))  # no program of an earlier run
     seen = []

@@ -4,9 +4,9 @@ compilation does."""
 import concurrent.futures
 import json
 import random
-import subprocess
 import sys
 
+import forked
 import pytest
 import torch
 from dynfix.lowering import joint, stored_graphs
@@ -345,7 +345,7 @@ print([name for name in compilers if name in sys.modules])
 
 def run_script(epsilon, *arguments):
     command = [sys.executable, "-c", SCRIPT, repr(epsilon), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = forked.run(command, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
 
 
@@ -363,7 +363,7 @@ def test_a_compiled_function_does_not_load_the_compiler():
     loads = "torch._functorch.aot_autograd", "torch._functorch.partitioners", "networkx"
     script = "import sys, torch, dynfix; dynfix.compile(torch.nn.Linear(2, 2)); "
     script += f"print([name for name in {loads} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = forked.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout == "[]\n"
 
 
@@ -386,7 +386,7 @@ def test_operators_of_ours_are_loaded_for_programs_that_call_them(monkeypatch):
     monkeypatch.undo()
     command = [sys.executable, "-c", RECURRENT, repr(random.uniform(1e-6, 1e-4))]
     first, second = (
-        subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        forked.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
         for _ in range(2)
     )
     assert first[0] == second[0]

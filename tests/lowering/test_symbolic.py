@@ -4,6 +4,7 @@ compiled for."""
 import pytest
 import torch
 from dynfix.lowering import passes
+from grids import grid
 from pass_list import insert_pass
 from torch.nn import functional as F
 
@@ -121,25 +122,19 @@ REDUCTIONS = {
 @pytest.mark.parametrize("name", [*POINTWISE, *JOINS])
 def test_pointwise_and_joins(name, options):
     fn, make = (POINTWISE | JOINS)[name]
-    check_sizes(fn, make, options=options)
+    assert not check_sizes(fn, make, options=options).externs
 
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_views(name):
-    check_sizes(*VIEWS[name], rtol=1e-4, atol=1e-4)
+    assert not check_sizes(*VIEWS[name], rtol=1e-4, atol=1e-4).externs
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_reductions(name):
     fn, make = REDUCTIONS[name]
-    check_sizes(fn, make, rtol=1e-4, atol=1e-4)
-
-
-def test_lowered_whole_not_as_calls():
-    calls = [
-        Symbolic(fn, make(7, 12)) for fn, make in (POINTWISE | JOINS | VIEWS | REDUCTIONS).values()
-    ]
-    assert {name for call in calls for name in call.externs} <= {"aten.linalg_vector_norm.default"}
+    call = check_sizes(fn, make, rtol=1e-4, atol=1e-4)
+    assert set(call.externs) <= {"aten.linalg_vector_norm.default"}
 
 
 def layers(x, g, b, w, v):
@@ -224,7 +219,9 @@ TRAINED = {
 }
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize(
+    "name", grid(lambda name: name not in ("group norm", "loss of tokens"), TRAINED)
+)
 def test_training(name):
     fn, make, static = TRAINED[name]
     check_training(fn, make, static=static)

@@ -16,6 +16,7 @@ def calls(monkeypatch):
     return lambda: [i.target for unit in made for i in unit.items if isinstance(i, ExternCall)]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_products_of_vectors(calls, shape, dtype):

@@ -60,6 +60,7 @@ def distance(results):
     return results[0].data_ptr() - results[-1].data_ptr()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("writes", [False, True])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_each_is_eagers(program, writes):
@@ -151,6 +152,7 @@ def real_numbers_of_detached_complex(y, x):
     return c, v[0], v[1:]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(
     "program",

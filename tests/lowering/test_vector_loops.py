@@ -9,6 +9,7 @@ import torch
 from dynfix.lowering.loops.ir import Group
 from dynfix.lowering.targets.cpp import cpp_build, cpp_target
 from dynfix.runtime import build
+from grids import grid
 
 from .harness import check, check_gradients, units
 
@@ -148,7 +149,7 @@ def test_sums_over_a_merged_space_divide_nothing(monkeypatch):
     assert "/ 64u" not in source and "% 64u" not in source
 
 
-@pytest.mark.parametrize("columns", [50, 64, 150])
+@pytest.mark.parametrize("columns", grid((50, 64).__contains__, [50, 64, 150]))
 def test_what_is_made_of_short_rows_is_made_of_many_at_once(left_scalar, monkeypatch, columns):
     made = units(monkeypatch)
 
@@ -187,7 +188,7 @@ def test_folds_across_rows_are_apart_from_loops_along_them(monkeypatch, size):
     assert any("op_transpose" in cpp_target.print_kernel(group).source for group in groups)
 
 
-@pytest.mark.parametrize("columns", [9, 15, 17, 49, 60, 111])
+@pytest.mark.parametrize("columns", grid((9, 17, 111).__contains__, [9, 15, 17, 49, 60, 111]))
 def test_few_elements_are_left_under_a_mask(left_scalar, monkeypatch, columns):
     made = units(monkeypatch)
     rows = 30  # too few to be turned
@@ -205,7 +206,7 @@ def test_few_elements_are_left_under_a_mask(left_scalar, monkeypatch, columns):
     assert left_scalar() == []
 
 
-@pytest.mark.parametrize("columns", [30, 36, 44, 60, 65])
+@pytest.mark.parametrize("columns", grid((30, 44, 65).__contains__, [30, 36, 44, 60, 65]))
 def test_nothing_is_read_beside_a_masked_row(left_scalar, monkeypatch, columns):
     """A vector's lanes behind the row are zeros: what stood in a register there, or in memory, may
     be denormal, which takes long, or not there at all."""
@@ -248,7 +249,7 @@ def clamped(x, y):
     return torch.where(inside, x.exp(), y) + torch.where(~inside & (y < x), x, 0.0)
 
 
-@pytest.mark.parametrize("columns", [9, 39, 100])
+@pytest.mark.parametrize("columns", grid((9, 100).__contains__, [9, 39, 100]))
 def test_truths_that_are_joined_under_the_mask_of_an_odd_row(left_scalar, columns):
     x, y = torch.randn(60, columns), torch.randn(60, columns)
     x[3, 2], y[4, 1], x[5, 5], y[5, 5] = torch.nan, torch.nan, torch.inf, torch.inf

@@ -18,6 +18,7 @@ def together(x):
     return torch.broadcast_tensors(x, x[0])[0]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("view", [expand_as, broadcast, together])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.bfloat16, torch.float32])
@@ -182,6 +183,7 @@ LISTS = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("backend", ["native", "aot_eager"])
 @pytest.mark.parametrize("write", LISTS)
 @pytest.mark.parametrize("which", ["whole", "view"])

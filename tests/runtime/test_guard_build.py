@@ -1,11 +1,10 @@
 """The native engine of guards where it is built, switched off, or cannot be built."""
 
 import os
-import subprocess
 import sys
 
+import forked
 import pytest
-import waiting
 from dynfix.runtime import build
 from dynfix.runtime.errors import BuildError
 from dynfix.runtime.guards import guard_native
@@ -37,12 +36,11 @@ print(type(guards.match).__name__)
 
 def run_script(**environment):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-c", SCRIPT],
         env=environment,
         capture_output=True,
         text=True,
-        timeout=waiting.HANGS,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -239,6 +239,18 @@ _KINDS: dict[str, tuple[Callable[..., Any], Callable[[], list[torch.Tensor]]]] =
         lambda x, w, b: F.instance_norm(F.conv2d(x, w, b)) / 2.0,
         lambda: [f32(128, 64, 128, 128), f32(128, 64, 3, 3), f32(128)],
     ),
+    "conv, tanh, pool": (
+        lambda x, w, b, c: F.max_pool2d(torch.tanh(F.conv2d(x, w, b)) * 2.0 + c, 4),
+        lambda: [f32(128, 8, 256, 256), f32(64, 8, 3, 3), f32(64), f32(64, 1, 1)],
+    ),
+    "conv, gelu, mean": (
+        lambda x, w, b: F.gelu(F.conv2d(x, w, b)).mean((2, 3)),
+        lambda: [f32(128, 8, 256, 256), f32(64, 8, 3, 3), f32(64)],
+    ),
+    "conv alone": (
+        lambda x, w: F.conv2d(x, w),
+        lambda: [f32(16, 64, 512, 512), f32(128, 64, 1, 1)],
+    ),
     "two convs, residual": (
         _residual,
         lambda: [f32(32, 64, 112, 112), f32(64, 64, 3, 3), f32(64, 64, 3, 3)],

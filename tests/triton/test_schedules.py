@@ -5,15 +5,17 @@ back fails here, and one that got better asks for its new line.
 """
 
 import dataclasses
+from math import prod
 
 import pytest
 import torch
 from dynfix.lowering.targets.triton import triton_axes
+from dynfix.lowering.targets.triton.triton_target import tiles
 from dynfix.runtime.gpu.triton_kernels import TritonKernel
 from printed_accesses import printed_accesses, worst
 from schedule_programs import PROGRAMS, bf16, f32
 from schedule_table import TABLE
-from without_gpu import Figures, lowered
+from without_gpu import GPU, Figures, lowered, printed_groups
 
 NEAR = 0.02  # what rounding makes of a ratio
 
@@ -49,6 +51,33 @@ def test_the_table_has_every_program():
 def test_an_axis_that_stays_merged_is_seen(name, least, monkeypatch):
     monkeypatch.setattr(triton_axes, "split_common", lambda nests, count: nests)
     assert Figures.of(lowered(*PROGRAMS[name]())).sectors >= least
+
+
+def _printed(name):
+    return [made for unit in lowered(*PROGRAMS[name]()) for made in printed_groups(unit)]
+
+
+def test_a_window_of_each_point_makes_a_tile_smaller():
+    group = _printed("conv, tanh, pool")[-1][0]
+    tile = tiles(group, GPU)[0]
+    points = prod(dim.block for dim in tile.dims)
+    assert points * 16 <= 128 * 32 * tile.warps  # 16 elements of the window for each
+
+
+def test_a_row_that_begins_inside_of_a_sector_makes_a_tile_longer():
+    for size, shape in ((512, (64, 64)), (513, (128, 32)), (514, (128, 32)), (516, (64, 64))):
+        (unit,) = lowered(
+            lambda x: x.permute(0, 3, 1, 2).tanh().contiguous(), [f32(4, size, size, 64)]
+        )
+        (group, _) = next(printed_groups(unit))
+        assert tuple(dim.block for dim in tiles(group, GPU)[0].dims[1:]) == shape
+
+
+def test_what_a_column_has_of_its_own_is_read_ahead_of_the_loop():
+    texts = [made.variants[0][0].text for _, made in _printed("conv, gelu, mean")]
+    (folded,) = [text for text in texts if "num_stages" in text]
+    before, _, loop = folded.partition("for start")
+    assert "tl.load(p1" in before and "tl.load(p1" not in loop
 
 
 HEAD = "@triton.jit\ndef one(p0, p1):\n    x = tl.program_id(0) * 1024 + tl.arange(0, 1024)\n"

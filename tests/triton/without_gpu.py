@@ -44,6 +44,7 @@ from dynfix.runtime.gpu.triton_kernels import TritonGroup
 from dynfix.runtime.options import Options
 from printed_accesses import worst
 from torch import fx
+from torch._prims_common import suggest_memory_format
 from torch.fx.experimental.proxy_tensor import make_fx
 
 GPU = Device()  # an H200
@@ -63,6 +64,14 @@ def _device_guard() -> Iterator[None]:
         yield
     finally:
         table[CUDA] = before
+
+
+def _order_of_result(
+    image: torch.Tensor, weight: torch.Tensor, backend: Any
+) -> torch.memory_format:
+    """A GPU's convolutions give channels-last results where image or weight are so."""
+    found = [suggest_memory_format(given) for given in (image, weight)]
+    return next((f for f in found if f != torch.contiguous_format), torch.contiguous_format)
 
 
 class _Whole(fx.Tracer):
@@ -87,6 +96,7 @@ def lowered(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> lis
     with (
         mock.patch.object(pipeline, "finish", finish),
         mock.patch.object(joint.tools, "begin"),
+        mock.patch.object(torch._C, "_conv_determine_backend_memory_format", _order_of_result),
         torch.set_grad_enabled(grads),
         _device_guard(),
     ):

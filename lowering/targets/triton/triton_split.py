@@ -383,7 +383,8 @@ def _chunks(length: int, count: int, unit: int) -> tuple[int, int]:
 
 
 class _Masker(ValueRewriter):
-    """Every load in memory guarded by `inside` as well."""
+    """Every load in memory guarded by `inside` as well, unless it is of a place that the buffer has
+    in any case: with no mask of the row's parts, a loop over them may make it once, ahead."""
 
     def __init__(self, inside: Value) -> None:
         super().__init__()
@@ -391,6 +392,8 @@ class _Masker(ValueRewriter):
 
     def leave(self, value: Value) -> Value:
         if not isinstance(value, Load) or value.buffer.scope == "local":
+            return value
+        if sizes.nonnegative(value.index) and sizes.within(value.index, value.buffer.size):
             return value
         mask = (
             self.inside if value.mask is None else Op("and", (value.mask, self.inside), torch.bool)
