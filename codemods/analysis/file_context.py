@@ -188,6 +188,10 @@ class FileContext(FileView):
         found = (Proofs(self, at).doubt(sides, nodes, targets), self._traced)
         return "; ".join(filter(None, found))
 
+    def lost_write(self, at: Any, nodes: Any, targets: Any, own: bool = False) -> str:
+        """Why a write after a choice at `at` would miss the tensor that eager writes."""
+        return Proofs(self, at).lost_write(nodes, set(targets), own)
+
     @cached_property
     def _traced(self) -> str:
         named = (*self.index.get(ast.Attribute, ()), *self.index.get(ast.Name, ()))

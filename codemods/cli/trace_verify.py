@@ -30,7 +30,7 @@ class Observed:
     call, `text` all that was printed; `breaks` tells of each class of outermost modules and each
     compiled function how often its graph breaks (None: it does not compile), `wrong` names those
     that give other values then, `costs` has the milliseconds of a call and the graph breaks of
-    each."""
+    each, `changed` names those of more than one graph that run what was fixed."""
 
     values: dict[str, Any]
     printed: dict[str, str]
@@ -39,12 +39,16 @@ class Observed:
     breaks: dict[str, int | None]
     wrong: frozenset[str]
     costs: dict[str, tuple[float, int]] = field(default_factory=dict)
+    changed: frozenset[str] = frozenset()
 
     def differs(self, other: Observed, parts: tuple[str, ...]) -> str:
-        """The first part in which another run is not the same; "" where all are."""
-        found = next((p for p in parts if not _same(getattr(self, p), getattr(other, p))), "")
+        """What another run makes different, or worse when compiled; "" where it is as good."""
         worse = (f"{_shown(n)} {what}" for n, what in self._worse(other))
-        return _PARTS.get(found, "") or next(worse, "")
+        return _PARTS.get(self.differs_in(other, parts), "") or next(worse, "")
+
+    def differs_in(self, other: Observed, parts: tuple[str, ...]) -> str:
+        """The first part of eager in which another run is not the same; "" where all are."""
+        return next((p for p in parts if not _same(getattr(self, p), getattr(other, p))), "")
 
     def own_reason(self, other: Observed, path: str) -> str:
         """What another run makes different in the calls of one file; "" where that is not known."""
@@ -63,6 +67,13 @@ class Observed:
         """The names of what another run breaks more often, or does not compile at all."""
         both = self.breaks.keys() & other.breaks.keys()
         return sorted(n for n in both if _many(other.breaks[n]) > _many(self.breaks[n]))
+
+    def completed(self, other: Observed) -> Observed:
+        """With the breaks that another run counted of what it runs as it is here."""
+        alike = {n for n, b in self.breaks.items() if b and other.breaks.get(n) != 0}
+        alike -= other.changed
+        breaks = {n: other.breaks.get(n, b) if n in alike else b for n, b in self.breaks.items()}
+        return replace(self, breaks=breaks)
 
     def whole(self) -> int:
         return sum(number == 0 for number in self.breaks.values())
@@ -103,10 +114,11 @@ def verified(
     if not _texts(results):
         return results, {}
     rounded = any(BY_CODE[f.code].rounds for r in results for f in r.applied)
-    before = observe(commands, {}, rounded=rounded)
     after = observe(commands, _texts(results), rounded=rounded, zeros=settings.unsafe_fixes)
+    broken = [name for name in after.changed if _many(after.breaks.get(name, 0)) > 1]
+    before = observe(commands, {}, rounded=rounded, broken=broken).completed(after)
     parts: tuple[str, ...] = tuple(_PARTS)
-    if before.differs(after, parts):  # but what differs anyhow proves nothing
+    if before.differs_in(after, parts):  # but what differs anyhow proves nothing
         again = observe(commands, {}, [], rounded)
         parts = tuple(p for p in parts if _same(getattr(before, p), getattr(again, p)))
     if before.differs(after, parts):
@@ -155,12 +167,22 @@ class _Retreat:
             blamed = fixed & self.before.blamed(after, self.parts) or self._culprit(sorted(fixed))
             if not blamed:
                 break
+            self._count(blamed)
             for path in sorted(blamed):
                 own = self.before.own_reason(after, path) or why
                 say(f"{self.chosen[path].path}: fixes taken back: {own}")
                 self._step_back(path)
             after = self._observe(self.chosen, after, blamed)
         return list(self.chosen.values()), after
+
+    def _count(self, paths: set[str]) -> None:
+        """Count the breaks of these files' calls as they were, where one was noted for all: with
+        fewer fixes, they may break as often again."""
+        one = {_file(n) for n, number in self.before.breaks.items() if number == 1} & paths
+        if one:
+            run = observe(self.commands, {}, sorted(one), self.rounded)
+            breaks = {**self.before.breaks, **run.breaks}
+            self.before = replace(self.before, breaks=breaks)
 
     def _step_back(self, path: str) -> None:
         """The next choice for a file, passing over those that are the same text."""
@@ -214,12 +236,19 @@ def observe(
     counted: list[str] | None = None,
     rounded: bool = False,
     zeros: bool = False,
+    broken: list[str] | None = None,
 ) -> Observed:
     """Run each command with these texts in the place of files. `counted`: the files of which the
     outermost calls are compiled, to see whether they are one graph (None: all). `rounded`: floats
     are compared with a tolerance. `zeros`: gradients of zeros are as good as none, of which unsafe
-    fixes warn."""
-    asked = {"texts": texts, "counted": counted, "rounded": rounded, "zeros": zeros}
+    fixes warn. `broken`: of which breaks are counted (None: all)."""
+    asked = {
+        "texts": texts,
+        "counted": counted,
+        "rounded": rounded,
+        "zeros": zeros,
+        "broken": broken,
+    }
     runs = [_observed(words_of(command), asked) for command in commands]
     values: dict[str, Any] = {}
     printed, breaks = {}, {}
@@ -233,7 +262,8 @@ def observe(
     code = tuple(c for run in runs for c in run.code)
     text = "\n".join(r.text for r in runs)
     costs = {name: cost for run in runs for name, cost in run.costs.items()}
-    return Observed(values, printed, text, code, breaks, wrong, costs)
+    changed = frozenset().union(*(run.changed for run in runs))
+    return Observed(values, printed, text, code, breaks, wrong, costs, changed)
 
 
 def _observed(words: list[str], asked: dict[str, Any]) -> Observed:
@@ -255,4 +285,5 @@ def _observed(words: list[str], asked: dict[str, Any]) -> Observed:
     wrong, code = frozenset(seen.get("wrong", ())), (done.returncode,)
     printed = seen.get("printed", {})
     breaks, costs = seen.get("breaks", {}), seen.get("costs", {})
-    return Observed(values, printed, done.stdout, code, breaks, wrong, costs)
+    changed = frozenset(seen.get("changed", ()))
+    return Observed(values, printed, done.stdout, code, breaks, wrong, costs, changed)

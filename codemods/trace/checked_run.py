@@ -46,8 +46,10 @@ class CheckedRun:
     function, 0 where fullgraph=True takes its first call, else one more than Dynamo notes graph
     breaks (of a frame that runs in eager it notes none; None: compiled code raises there, or would,
     did it not run in eager then); `wrong`: where compiled code gives other values or gradients,
-    leaves another state, or raises alone. `rounded`: floats are noted as numbers, to be compared
-    with a tolerance. `zeros`: a gradient of zeros is as good as none."""
+    leaves another state, or raises alone; `changed`: what is not one graph and runs one of `texts`.
+    `rounded`: floats are noted as numbers, to be compared
+    with a tolerance. `zeros`: a gradient of zeros is as good as none. `broken`: the names of which
+    breaks are counted (None: all); of others that are not one graph, one is noted."""
 
     def __init__(
         self,
@@ -55,10 +57,12 @@ class CheckedRun:
         counted: list[str] | None = None,
         rounded: bool = False,
         zeros: bool = False,
+        broken: list[str] | None = None,
     ) -> None:
-        self.counted, self.rounded, self.zeros = counted, rounded, zeros
+        self.counted, self.rounded, self.zeros, self.broken = counted, rounded, zeros, broken
         self.texts, self.values, self.breaks, self.depth = texts, [], {}, 0
         self.wrong: list[str] = []
+        self.changed: set[str] = set()
         self.checks: dict[str, int] = {}
         self.times: dict[str, list[float]] = {}
         self.printed: dict[str, Any] = {}
@@ -140,7 +144,7 @@ class CheckedRun:
         self.checks[name] = checked + 1
         with self._unnoticed():
             if not checked:
-                self.torch._dynamo.reset()
+                self._reset()
             try:
                 compiled = self._outcome(made, args, kwargs, fullgraph=True, backend="eager")
             except Exception:  # of any sort: it is not one graph, or raises in eager, too
@@ -150,6 +154,13 @@ class CheckedRun:
             self.breaks[name] = 0
             if not self._close(compiled, self._outcome(made, args, kwargs)):
                 self.wrong.append(name)
+
+    def _reset(self) -> None:
+        """Forget what was compiled. Guards are not timed, for which the processor's caches are
+        flushed each time."""
+        dynamo = self.torch._dynamo
+        dynamo.reset()
+        dynamo.guards.profile_guard_manager = lambda *args: 0.0
 
     @contextlib.contextmanager
     def _unnoticed(self) -> Iterator[None]:
@@ -200,13 +211,15 @@ class CheckedRun:
 
     def _breaks(self, made: Any, args: Any, kwargs: Any) -> int | None:
         """What `breaks` notes of what is not one graph."""
+        if self.broken is not None and _name_of(made) not in self.broken:
+            return 1
         torch, graphs = self.torch, []
 
         def counted(graph: Any, inputs: Any) -> Any:
             graphs.append(graph)
             return graph.forward
 
-        torch._dynamo.reset()
+        self._reset()
         reasons = torch._dynamo.utils.counters["graph_break"]
         reasons.clear()
         try:
@@ -218,11 +231,17 @@ class CheckedRun:
             return None
 
     def _raises(self, made: Any, args: Any, kwargs: Any) -> bool:
-        """Whether eager raises, too."""
+        """Whether eager raises, too; notes whether it runs what has another text."""
+        files = set[str]()
+        sys.setprofile(lambda frame, event, arg: files.add(frame.f_code.co_filename))
         try:
             self._outcome(made, args, kwargs)
         except Exception:
             return True
+        finally:
+            sys.setprofile(None)
+            if any(os.path.realpath(f) in self.texts for f in files):
+                self.changed.add(_name_of(made))
         return False
 
     def _close(self, compiled: Any, eager: Any) -> bool:
@@ -349,6 +368,7 @@ def main(argv: list[str]) -> None:
                 "values": [*run.values, *run.left()],
                 "breaks": run.breaks,
                 "wrong": run.wrong,
+                "changed": sorted(run.changed),
             }
             json.dump({**counted, "printed": printed, "costs": run.costs()}, stream)
 

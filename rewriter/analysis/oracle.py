@@ -62,6 +62,13 @@ class Oracle(Protocol):
         to the names `targets`, may be felt; "" where it is proved not to be."""
         ...
 
+    def lost_write(
+        self, at: ast.AST, nodes: Sequence[ast.expr], targets: set[str], own: bool = False
+    ) -> str:
+        """Why a write after a choice at `at` would miss the tensor that eager writes; "" where
+        there is no such write. `own`: nothing else holds what the names were before."""
+        ...
+
     def total(self, *nodes: ast.expr) -> bool:
         """Whether evaluating expressions that eager might skip is certain to change nothing."""
         ...

@@ -139,6 +139,25 @@ class Proofs:
         why = self._first(looks) or self._first(later) or self._spoilt(found, self._given(targets))
         return why or self._outside(found, (WRITE, LOOK), ())
 
+    def lost_write(self, nodes: Sequence[ast.expr], targets: set[str], own: bool) -> str:
+        """The write, later on, into a tensor that something else holds and that a choice between
+        `nodes` would copy: eager changes it there, the choice would not. "" where there is none.
+        `own`: nothing else holds what the names were before."""
+        carried = set[str]().union(*map(self.uses.carried, nodes))
+        if not carried:
+            return ""
+        names = self.uses.together(carried | targets)
+        events = self.uses.events(names)
+        kept = [e for e in events if e.what in (ESCAPE, UNKNOWN) and not self._after(e)]
+        made = own or all(self.context.kind(n).made is not None for n in nodes)
+        if made and not kept and names <= targets:
+            return ""
+        own_value = set(ast.walk(self.at)) if isinstance(self.at, ast.IfExp) else ()
+        events = [e for e in events if e.node not in own_value]
+        if own_value:
+            events += self.uses.flow(self.at, self._text(self.at))
+        return self._first([e for e in events if e.what == WRITE and self._after(e)])
+
     def _ordered(self, sides: Sides, targets: set[str]) -> str:
         """Something asks in which order the axes lie, which is another one on each side."""
         if all(_one_order(sides[0].kind, s.kind) for s in sides[1:]):

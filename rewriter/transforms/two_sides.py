@@ -49,7 +49,9 @@ class Chooser:
             return "`torch` is hidden by a local name, or not imported at the top of the file"
         if test.negated:
             first, second = second, first
-        reason = self._not_tensors(first, second)
+        reason = self._not_tensors(first, second) or self.context.lost_write(
+            self.at, (first, second), set(targets)
+        )
         if reason:
             return reason
         sides = self.plain.side(first), self.plain.side(second)
@@ -225,7 +227,10 @@ class Chooser:
 
     def _part(self, first, second):
         for one, other in ((first, second), (second, first)):
-            if isinstance(one, ast.Subscript) and ast.dump(one.value) == ast.dump(other):
+            folded = isinstance(one, ast.Call) and self.context.kind(one).rank == 0
+            owner = getattr(one.func, "value", None) if folded else getattr(one, "value", None)
+            part = folded or isinstance(one, ast.Subscript)
+            if part and owner is not None and ast.dump(owner) == ast.dump(other):
                 return "one branch is a part of the other: they differ in shape"
         return ""
 

@@ -315,6 +315,8 @@ ONLY_USED = {
     "write": "y = x.clone()\n    y[x > 0] = 0\n    i = torch.where(x > 1)[0]\n    return y.sum(), i",
     "list": "n = (x > 0).sum(1).tolist()\n    return [p[:i] for p, i in zip(x, n)]",
     "helper": "return x / counted(x)",
+    "kept in lists": "out = []\n    out.insert(0, x.mean().item())\n    return torch.tensor(out) + x",
+    "rounded": "m = x.mean().item()\n    return x * 2, {'m': round(m, 3), 'r': math.sqrt(abs(m))}",
 }
 DECIDES = {
     "branch": "n = (x > 0).sum().item()\n    return x * 2 if n > 3 else x",
@@ -323,8 +325,19 @@ DECIDES = {
     "text": "return f'{x.mean().item()}'",
     "floats": "return [x * f for f in x[0].tolist()]",
     "unknown": "return other(x.mean().item())",
+    "floats in other order": "return [x * f for f in reversed(x[0].tolist())]",
+    "a list as long as data says": "return [x[i] for i in torch.nonzero(x[0] > 0)[:, 0].tolist()]",
+    "chain": "m = x.mean().item()\n    return x, 0 < m < 1",
+    "math": "return x * math.exp(x.mean().item())",
+    "order": "return x * max([x.mean().item(), 1.0], key=abs)",
+    "key of a dict": "return {x.mean().item(): x}",
+    "repeated list": "return [x] * (x > 0).sum().item()",
+    "percent": "return '%d' % (x > 0).sum().item()",
+    "power": "return 2 ** (x > 0).sum().item()",
 }
-COMPILED = """import torch
+COMPILED = """import math
+
+import torch
 from elsewhere import other
 
 

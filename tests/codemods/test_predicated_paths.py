@@ -289,6 +289,151 @@ def test_what_eager_does_not_reach_is_not_written(body):
         torch.testing.assert_close(after.total, before.total)
 
 
+ALIASES = {
+    "an element": """
+        if x.sum() > 0:
+            x = x * 2
+        x[0] = 5.0
+        return x
+""",
+    "of another name": """
+        y = x
+        if x.sum() > 0:
+            y = x * 2
+        y += 1
+        return y
+""",
+    "a view": """
+        y = x * 2 if x.sum() > 0 else x
+        v = y[0]
+        v.zero_()
+        return y
+""",
+    "in a loop": """
+        for _ in range(3):
+            x[0] = x[0] + 1
+            if x.sum() > 0:
+                x = x * 2
+        return x
+""",
+    "with a number beside it": """
+        if x.sum() > 0:
+            x = x * 2
+            n = 1
+        else:
+            n = 2
+        x.view(-1)[0] = 5.0
+        return x, n
+""",
+    "two names of one tensor": """
+        y = x.clone()
+        z = y
+        if x.sum() > 0:
+            y = y * 2
+        y[0] = 7.0
+        return y, z
+""",
+    "out=": """
+        if x.sum() > 0:
+            x = torch.zeros_like(x)
+        torch.add(x, 1, out=x)
+        return x
+""",
+    "by a method": """
+        if x.sum() > 0:
+            x = x * 2
+        self.clear(x)
+        return x
+""",
+}
+SIZES = {
+    "nothing or what a mask of unknown type picks": """
+        keep = x > self.limit
+        if keep.sum() == 0:
+            return x[:0], x[:0]
+        return x[keep], x[keep] * 2
+""",
+    "two masks": """
+        y = x[x > 0]
+        if x.sum() > 0:
+            y = x[x > 1]
+            y = y * 2
+        return y
+""",
+    "one name for two masks": """
+        m = x > 0
+        y = x[m]
+        m = x > 1
+        if x.sum() > 0:
+            y = x[m]
+            k = 1
+        else:
+            k = 2
+        return y, k
+""",
+    "a mask of each turn": """
+        for i in range(3):
+            m = x > i
+            out = x[m]
+            if out.sum() < 3:
+                return out
+        return x[m]
+""",
+    "a sum and what was summed": """
+        if x.sum() > 0:
+            return x.sum(), 1
+        return x, 0
+""",
+    "an element and all": """
+        if x.sum() > 0:
+            return x[x[0].argmax()], 1
+        return x, 0
+""",
+    "a slice as long as a number that is read": """
+        n = int(x[0, 0].abs())
+        y = x[:n] if x.sum() > 0 else x
+        return y, n
+""",
+    "rows repeated": """
+        y = torch.repeat_interleave(x.reshape(-1), x.reshape(-1).abs().long())
+        if x.sum() > 0:
+            return y, 1
+        return x.reshape(-1), 0
+""",
+    "nothing new": """
+        if x.sum() > 0:
+            return x.new_zeros((0, 3))
+        return x.reshape(6, 2)[:, :1]
+""",
+    "values that are unique": """
+        y = x
+        if x.sum() > 0:
+            y = torch.unique(x)
+            k = 1
+        else:
+            k = 2
+        return y, k
+""",
+}
+
+
+@pytest.mark.parametrize("body", [*ALIASES.values(), *SIZES.values()], ids=[*ALIASES, *SIZES])
+def test_a_choice_writes_and_gives_what_eager_does(body):
+    """What is written, and its shape; compiled as in eager."""
+    head = HEAD.replace("self.seen = 0", "self.limit = 0.5")
+    head = head.replace("    def f", "    def clear(self, x):\n        x.zero_()\n\n    def f")
+    fixed = support.fixed(head + body, unsafe=True).source.text
+    before, after = [
+        side_by_side.load_text(t, "model.py", "model").Model() for t in (head + body, fixed)
+    ]
+    torch._dynamo.reset()
+    compiled = torch.compile(after, backend="eager") if fixed != head + body else before
+    for x in (torch.ones(4, 3) * 3, -torch.ones(4, 3), torch.eye(4, 3) - 0.1):
+        mine, other = x.clone(), x.clone()
+        torch.testing.assert_close(compiled(mine), before(other))
+        torch.testing.assert_close(mine, other)
+
+
 @pytest.mark.parametrize(
     "taken", ["hash(i)", "len(str(i))", "{0.5: 1.0}.get(i, 2.0)", "len(i.hex())"]
 )

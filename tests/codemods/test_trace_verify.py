@@ -6,6 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from dynfix.codemods.cli import side_by_side, trace_verify
+from dynfix.codemods.cli.settings import Settings
 from dynfix.codemods.trace import saved_facts
 
 from . import support
@@ -181,6 +182,61 @@ def test_other_values_when_compiled(project):
     assert list(right.breaks.values()) == list(wrong.breaks.values()) == [0]
     assert right.differs(wrong, ("values",)) == "step gives other values when compiled"
     assert right.blamed(wrong, ("values",)) == {path}
+
+
+BROKEN = """import torch
+
+
+@torch.compile
+def one(x):
+    {}
+    return x * 2
+
+
+@torch.compile
+def other(x):
+    print("other")
+    torch._dynamo.graph_break()
+    return x * 2
+"""
+
+
+def test_breaks_are_counted_where_a_fix_may_have_made_more(project):
+    """Of what runs no fixed text, once; the run before notes that of others for it."""
+    path = str(project / "step.py")
+    (project / "step.py").write_text(BROKEN.format("print(1)"))
+    (project / "kept.py").write_text(BROKEN.format("print(1)"))
+    (project / "script.py").write_text(
+        "import torch, step, kept\n"
+        "for m in (step, kept):\n    m.one(torch.ones(2)); m.other(torch.ones(2))\n"
+    )
+    more = BROKEN.format("print(1); x = x + 1; print(2); x = x + 2; print(3)")
+    after = trace_verify.observe([str(project / "script.py")], {path: more})
+    assert {n.rpartition(":")[2] for n in after.changed} == {"one", "other"}
+    assert {n.rpartition(":")[0] for n in after.changed} == {path}
+    name = next(n for n in after.changed if n.endswith(":one"))
+    before = trace_verify.observe([str(project / "script.py")], {}, broken=[name])
+    other = next(n for n in after.breaks if n.endswith("kept.py:other"))
+    assert before.breaks[other] == 1 < after.breaks[other]
+    before = before.completed(after)
+    assert before.breaks[other] == after.breaks[other]
+    assert name in before._more_breaks(after)
+    assert other not in before._more_breaks(after)
+
+
+def test_what_breaks_as_often_as_before_is_not_taken_back(project):
+    """What was one graph with all fixes breaks again without those that changed a value."""
+    (project / "step.py").write_text(BROKEN.format("print(1); x = x + 1; print(2)"))
+    (project / "script.py").write_text("import torch, step\nstep.one(torch.ones(2))\n")
+    before = trace_verify.observe(["script.py"], {}, broken=[])
+    retreat = trace_verify._Retreat(["script.py"], [], Settings(), before, ("values",))
+    assert set(before.breaks.values()) == {1}
+    retreat._count({str(project / "step.py")})
+    after = trace_verify.observe(
+        ["script.py"], {str(project / "step.py"): BROKEN.format("x = x + 1; print(2)")}
+    )
+    assert not retreat.before.differs(after, ("values",))
+    assert all(number > 1 for number in retreat.before.breaks.values())
 
 
 ATTENTION = """import math, torch

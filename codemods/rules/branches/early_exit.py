@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ....rewriter.source.intents import insert_before, wrap
 from ....rewriter.source.spans import Safety
 from ....rewriter.transforms.condition import Condition, condition
+from ....rewriter.transforms.predication.path import stored
+from ....rewriter.transforms.predication.predicated_values import PredicatedValues
 from ....rewriter.transforms.tensor_if import is_elif
 from ..effects.compile_guards import only_logs
 
@@ -40,6 +42,21 @@ def left_early(node: ast.If, context: FileContext) -> Fix | None:
     return None
 
 
+def _sized_by_data(results: tuple[ast.expr, ...], values: PredicatedValues) -> bool:
+    """Whether data says how many rows one of `results` has, or what it is computed of."""
+    function = values.context.function(results[0]).node
+    stores = [n for n in ast.walk(function) if isinstance(n, (ast.Assign, ast.AugAssign))]
+    todo, seen = list(results), set()
+    while todo:
+        one = todo.pop()
+        if values.rows(one):
+            return True
+        names = {n.id for n in ast.walk(one) if isinstance(n, ast.Name)} - seen
+        seen |= names
+        todo += [s.value for s in stores if stored([s]) & names]
+    return False
+
+
 def _stays(node: ast.If, context: FileContext) -> Fix | None:
     found = context.torch(node)
     if found is None:
@@ -64,6 +81,8 @@ def _chosen_later(node: ast.If, loop: ast.For, value: ast.expr, context: FileCon
     if len(exits) != 1 or None in indents or not context.kind(value).is_tensor:
         return None
     torch = found[0]
+    if _sized_by_data((value, after[0].value), PredicatedValues(context, torch)):
+        return None
     left = context.fresh_name(node, "left", "has_left")
     kept = context.fresh_name(node, "returned", "first_returned")
     shown = f"{torch}.logical_not({test.text})" if test.negated else test.text

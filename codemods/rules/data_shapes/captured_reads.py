@@ -19,9 +19,26 @@ if TYPE_CHECKING:
 
 _CAPTURED = frozenset("DYN101 DYN102 DYN103 DYN105 DYN501 DYN503 DYN504 DYN506".split())
 _RECOMPILES = frozenset(["DYN307", "DYN308"])  # no break
-_PASSES = frozenset("zip enumerate reversed list tuple float int bool min max sum abs".split())
+# What goes on with a symbol, as torch 2.13 was seen to; what is not here breaks the graph.
+_PASSES = frozenset(
+    "zip enumerate reversed list tuple map float int bool min max sum abs round len isinstance type"
+    " math.acos math.asin math.atan math.ceil math.cos math.cosh math.floor math.log2 math.radians"
+    " math.sin math.sinh math.sqrt math.tan math.tanh math.trunc".split()
+)
 _LISTS = frozenset("zip enumerate reversed list tuple".split())
-_METHODS = frozenset("append extend add items values keys get update copy tolist".split())
+_METHODS = frozenset(
+    "append appendleft extend insert items values keys get setdefault update copy tolist".split()
+)
+_NEED_NUMBERS = (
+    ast.BoolOp,
+    ast.FormattedValue,
+    ast.Match,
+    ast.Starred,
+    ast.NamedExpr,
+    ast.Lambda,
+    ast.Set,
+    ast.SetComp,
+)
 _TRUTHS = (ast.If, ast.IfExp, ast.While, ast.Assert)
 
 
@@ -77,6 +94,10 @@ def _asks_none(test: ast.expr) -> bool:
     return identity and ast.unparse(test.comparators[0]) == "None"
 
 
+def _end(finding: Finding) -> tuple[int, int]:
+    return finding.end_line, finding.end_column
+
+
 def _within(finding: Finding, node: ast.AST) -> bool:
     return node.lineno <= finding.line <= node.end_lineno
 
@@ -93,6 +114,7 @@ class _Flow:
     ) -> None:
         self.function, self.context, self.readers = function, context, readers
         self.places = {(f.line, f.column) for f in errors}
+        self.sizes = {_end(f) for f in errors if f.code[:4] == "DYN5"}
         self.names: set[str] = set()
 
     def decides_nothing(self) -> bool:
@@ -106,17 +128,30 @@ class _Flow:
         return not any(map(self._decides, nodes)) and all(map(self._is_whole, nodes))
 
     def _is_whole(self, node: ast.AST) -> bool:
-        """False for a list of what may be no integers, which Dynamo does not capture."""
+        """False for a list of what may be no integers, or of as many as data says, which Dynamo
+        does not capture."""
         if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != "tolist":
             return True
+        if any(self._is_sized(n) for n in ast.walk(node.func.value)):
+            return False
         kind = self.context.kind(node.func.value)
         category = self.context.inference.tokens.category(kind.dtype)
         places = (n for n in ast.walk(self.function) if isinstance(n, (ast.Slice, ast.Subscript)))
         indices = (getattr(n, "slice", n) for n in places)
-        sizes = getattr(self.context.parent(node), "args", ())
+        taker = self.context.parent(node)
+        sizes = isinstance(taker, ast.Call) and self.context.resolve(taker.func) not in _PASSES
         return category == "int" or (
-            category is None and (node in sizes or any(map(self._read, indices)))
+            category is None and ((sizes and node in taker.args) or any(map(self._read, indices)))
         )
+
+    def _is_sized(self, node: ast.AST) -> bool:
+        """Whether data says how many elements there are."""
+        if isinstance(node, ast.Name):
+            return node.id in self.names
+        if not isinstance(node, (ast.Call, ast.Subscript)):
+            return False
+        source = self.context.source
+        return (node.end_lineno, source.column(node.end_lineno, node.end_col_offset)) in self.sizes
 
     def _bind(self, statement: ast.AST) -> None:
         """The names, and attributes, that hold what was read, or what is computed of it."""
@@ -152,18 +187,30 @@ class _Flow:
             return any(map(self._read, node.ifs)) or self._turns(node.iter)
         if isinstance(node, ast.For):
             return self._turns(node.iter)
-        if isinstance(node, ast.Compare) and any(
-            isinstance(o, (ast.In, ast.NotIn)) for o in node.ops
-        ):
-            return self._read(node)
+        if isinstance(node, ast.Compare):
+            member = any(isinstance(o, (ast.In, ast.NotIn)) for o in node.ops)
+            return (member or len(node.ops) > 1) and self._read(node)
+        if isinstance(node, ast.Dict):
+            return any(self._read(k) for k in node.keys if k is not None)
+        if isinstance(node, ast.BinOp):
+            return self._asked_by_operator(node)
         if isinstance(node, ast.UnaryOp):
             return isinstance(node.op, ast.Not) and self._read(node)
         if isinstance(node, ast.Subscript):
             return self._looked_up(node)
         if isinstance(node, ast.Call):
             return self._taken(node)
-        other = (ast.BoolOp, ast.FormattedValue, ast.Match, ast.Starred, ast.NamedExpr, ast.Lambda)
-        return isinstance(node, other) and self._read(node)
+        return isinstance(node, _NEED_NUMBERS) and self._read(node)
+
+    def _asked_by_operator(self, node: ast.BinOp) -> bool:
+        """`[0] * n`, `"%d" % n`, `2**n`."""
+        if isinstance(node.op, ast.Pow):
+            return not self.context.kind(node.left).is_tensor and self._read(node.right)
+        display = (ast.List, ast.Tuple, ast.Constant, ast.JoinedStr)
+        sides = [s for s in (node.left, node.right) if isinstance(s, display)]
+        literal = any(not isinstance(getattr(s, "value", ""), (int, float)) for s in sides)
+        repeats = isinstance(node.op, (ast.Mult, ast.Mod)) and literal
+        return repeats and self._read(node)
 
     def _turns(self, iterated: ast.expr) -> bool:
         """Whether what was read says how many turns there are. A list has as many as its tensor."""
@@ -190,8 +237,8 @@ class _Flow:
         if not any(map(self._read, given)):
             return False
         context, full = self.context, self.context.resolve(call.func) or ""
-        if full.startswith(("torch.", "math.")) or full in _PASSES:
-            return False
+        if full.startswith("torch.") or full in _PASSES:
+            return any(k.arg == "key" for k in call.keywords)
         if context.called(call) is not None or context.kind(call.func).what in (MODULE, MODULES):
             return False
         method = isinstance(call.func, ast.Attribute)

@@ -235,6 +235,12 @@ class RecordedOracle(FileView):
             return "a tensor of the branch not taken would get a zero gradient in place of None"
         return next((side.doubt for side in sides if side.doubt), "")
 
+    def lost_write(
+        self, at: ast.AST, nodes: Sequence[ast.expr], targets: set[str], own: bool = False
+    ) -> str:
+        """The recordings are asked (see `doubt`)."""
+        return ""
+
     def total(self, *nodes: ast.expr) -> bool:
         """Whether evaluating all of `nodes` is certain to change nothing."""
         try:

@@ -22,6 +22,7 @@ import ast
 from dataclasses import replace
 
 from ...analysis.call_effects import draws
+from ...analysis.kinds import UNKNOWN
 from ...analysis.proofs import Proofs
 from ...analysis.where_safety import Plain
 from ...source.spans import Edit, Fix, Refusal, Safety
@@ -406,8 +407,13 @@ class Compiled:
             return "the branches give different dtypes"
         if any(a.rank is not None and a.rank < b.least_rank() for a, b in _both_ways(one, other)):
             return "the branches give different numbers of dimensions"
-        if one.kind.shape != other.kind.shape and not self._one_shape(*values):
-            return "the branches may give different shapes"
+        if one.kind.shape != other.kind.shape and not self.shapes.agree(*values):
+            if not self.loose:
+                return "the branches may give different shapes"
+            if _CALLS in self.doubts or any(_picks(v) or draws(v) for v in values):
+                self.doubts.setdefault("branches of different shapes do not compile")
+            else:
+                self.asked.add(" == ".join(f"{grouped(v, self.text(v))}.shape" for v in values))
         if one.kind.dtype == other.kind.dtype or (self.loose and _CALLS in self.doubts):
             return ""  # asking would call what is called
         if any(_picks(v) or draws(v) for v in values):
@@ -418,13 +424,6 @@ class Compiled:
         texts = [grouped(v, self.text(v)) for v in values]
         self.asked.add(f"{texts[0]}.dtype == {texts[1]}.dtype")
         return ""
-
-    def _one_shape(self, *values):
-        if self.shapes.agree(*values):
-            return True
-        if self.loose:
-            self.doubts.setdefault("branches of different shapes do not compile")
-        return self.loose
 
     def _gradients(self, sides, values):
         """Tensors that one side feeds and another does not must not require a gradient."""
@@ -493,4 +492,7 @@ def _names(node):
 
 
 def _picks(node):
-    return any(isinstance(n, ast.Subscript) for n in ast.walk(node))
+    """Whether a part is picked by something else than constants."""
+    indices = (n.slice for n in ast.walk(node) if isinstance(n, ast.Subscript))
+    plain = (ast.Constant, ast.Slice, ast.Tuple, ast.UnaryOp, ast.USub, ast.Load)
+    return any(not isinstance(n, plain) for index in indices for n in ast.walk(index))

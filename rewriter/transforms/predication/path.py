@@ -36,6 +36,7 @@ class PredicatedPath:
         self.copies = set()  # names of what eager has as one of several tensors that were there
         self.active, self.turn, self.base, self.exits = None, None, None, 0
         self.asserts, self.draws, self.doubts = False, False, {}
+        self.at, self.choices = None, []  # the statement that is converted, the choices around it
         self.size = 0
 
     # Names and small nodes
@@ -69,6 +70,16 @@ class PredicatedPath:
         torch = self.values.torch
         return ast.parse(f"{torch}.ones((), dtype={torch}.bool)", mode="eval").body
 
+    def note(self, statement):
+        """What is known of the names that a statement before the path binds."""
+        for node in ast.walk(statement):
+            name = getattr(node.targets[0], "id", None) if isinstance(node, ast.Assign) else None
+            if name is not None:
+                rows = self.values.rows(node.value)
+                if node is not statement:  # on one of several ways
+                    rows |= self.values.ragged.get(name, frozenset())
+                self._bind(name, self.context.kind(node.value), False, rows)
+
     # Blocks
 
     def block(self, body, predicate):
@@ -84,7 +95,7 @@ class PredicatedPath:
                 raise NotPredicated(
                     f"`{self._first_line(statement)}` has no form under a predicate"
                 )
-            exits = self.exits
+            exits, self.at = self.exits, statement
             made += convert(statement, predicate)
             if isinstance(statement, _STOPS):
                 break
@@ -197,11 +208,11 @@ class PredicatedPath:
 
     def _state(self):
         values = self.values
-        return dict(values.numbers), set(values.ragged), set(self.bound), dict(self.kinds)
+        return dict(values.numbers), dict(values.ragged), set(self.bound), dict(self.kinds)
 
     def _restore(self, state):
         numbers, ragged, bound, kinds = state
-        self.values.numbers, self.values.ragged = dict(numbers), set(ragged)
+        self.values.numbers, self.values.ragged = dict(numbers), dict(ragged)
         self.bound, self.kinds = set(bound), dict(kinds)
 
     def _as_tensors(self, before, mine, other):
@@ -212,7 +223,10 @@ class PredicatedPath:
     def _join(self, other):
         numbers, ragged, bound, _ = other
         self.values.numbers = {**numbers, **self.values.numbers}
-        self.values.ragged |= ragged
+        nothing, mine = frozenset(), self.values.ragged
+        self.values.ragged = {
+            n: mine.get(n, nothing) | ragged.get(n, nothing) for n in {**mine, **ragged}
+        }
         self.late |= self.bound ^ bound
         self.bound &= bound
 
@@ -240,8 +254,11 @@ class PredicatedPath:
             other = self.name("otherwise", "not_chosen")
             made.append(self.assign(other, self.both(predicate, self.otherwise(truth))))
             self.guards[other] = None
+        self.choices.append(node)
         made += self.block(node.body, held)
-        return made + (self.block(node.orelse, other) if node.orelse else [])
+        made += self.block(node.orelse, other) if node.orelse else []
+        self.choices.pop()
+        return made
 
     def _guard(self, held, test, predicate):
         """What a predicate asks to be not empty: the names; None where it asks for more. `empty`:
@@ -367,7 +384,7 @@ class PredicatedPath:
         if isinstance(value, ast.Tuple) and len(value.elts) == len(names):
             return self._paired(names, value.elts, predicate)
         shown = self.values.shown(value)
-        ragged = self.values.is_ragged(value)
+        rows = self.values.rows(value)
         fresh = predicate is None or not (set(names) & (self.bound | self.late))
         temps = names if fresh else [self.name(f"new_{n}") for n in names]
         made = [
@@ -375,8 +392,9 @@ class PredicatedPath:
         ]
         for name, temp in zip(names, temps, strict=True):
             if not fresh:
-                made += self._selected(name, self.load(temp), predicate, ragged)
-            self._bind(name, ANY, False, ragged)
+                self._keeps_writes(name, value)
+                made += self._selected(name, self.load(temp), predicate, rows)
+            self._bind(name, ANY, False, rows)
         return made
 
     def _paired(self, names, values, predicate):
@@ -385,28 +403,33 @@ class PredicatedPath:
         temps = [self.name(f"new_{n}") for n in names] if len(names) > 1 else names
         for temp, value in zip(temps, found, strict=True):
             made.append(self.assign(temp, value.node))
-        ragged = [self.values.is_ragged(v) for v in values]
-        for name, temp, value, kind, rows in zip(names, temps, found, kinds, ragged, strict=True):
+        sized = [self.values.rows(v) for v in values]
+        parts = zip(names, temps, values, found, kinds, sized, strict=True)
+        for name, temp, original, value, kind, rows in parts:
+            if predicate and (name in self.bound or name in self.late):
+                self._keeps_writes(name, original)
             made += self._selected(name, self.load(temp), predicate, rows)
             self._bind(name, kind, value.number, rows)
         return made
 
-    def _bind(self, name, kind, number, ragged):
+    def _bind(self, name, kind, number, rows):
+        versions = self.values.versions
         self.bound.add(name)
         self.copies.discard(name)
+        versions[name] = versions.get(name, 0) + 1
         self.kinds[name] = kind
         self.values.numbers.pop(name, None)
         self.values.lists.pop(name, None)
-        self.values.ragged.discard(name)
+        self.values.ragged.pop(name, None)
         if number:
             self.values.numbers[name] = name
-        if ragged:
-            self.values.ragged.add(name)
+        if rows:
+            self.values.ragged[name] = rows
 
-    def _selected(self, name, value, predicate, ragged=False):
+    def _selected(self, name, value, predicate, rows=frozenset()):
         """`name = value` where a predicate holds."""
         known = name in self.bound or name in self.late
-        if predicate is not None and known and ragged != (name in self.values.ragged):
+        if predicate is not None and known and rows != self.values.ragged.get(name, frozenset()):
             raise NotPredicated(f"data says how many rows `{name}` has")
         if predicate is None:
             return [self.assign(name, value)]
@@ -418,10 +441,22 @@ class PredicatedPath:
             return [self.assign(name, value)]
         return [self.assign(name, self.where(predicate, value, self.load(name)))]
 
+    def _keeps_writes(self, name, value):
+        """Raises where something is written into a name after it was selected, and what it was is
+        held elsewhere: that would miss the write."""
+        old, new = self.kinds.get(name, ANY), self.context.new(value)
+        if old.is_number or self.context.kind(value).is_number or name in self.values.numbers:
+            return
+        at = self.choices[0] if self.choices and new else self.at
+        own = old.made is not None and (new or self.context.kind(value).made is not None)
+        why = self.context.lost_write(at, (value, self.load(name)), {name}, own)
+        if why:
+            raise NotPredicated(why)
+
     def _store(self, target, value, predicate):
         listed = self.values.list_tensor(value)
         if listed and isinstance(target, ast.Name) and predicate is None:
-            self._bind(target.id, ANY, False, False)
+            self._bind(target.id, ANY, False, frozenset())
             self.values.lists[target.id] = listed[1]
             return [self.assign(target.id, listed[0])]
         converted, kind = self.values.convert(value), self.context.kind(value)
@@ -431,16 +466,17 @@ class PredicatedPath:
             if known and TENSORS in (kind.what, self.kinds.get(target.id, ANY).what):
                 return self._listed(target.id, converted.node, kind, predicate)
             if known:
+                self._keeps_writes(target.id, value)
                 self.values.selectable(value)
                 ranks = {kind.rank, self.kinds.get(target.id, ANY).rank} - {None}
                 if kind.is_tensor and len(ranks) > 1:
                     raise NotPredicated("the sides differ in their number of axes")
-            ragged = self.values.is_ragged(value)
+            rows = self.values.rows(value)
             old = self.kinds.get(target.id, ANY)
-            made = self._selected(target.id, converted.node, predicate, ragged)
+            made = self._selected(target.id, converted.node, predicate, rows)
             copied = known and not (kind.fresh and old.fresh)
             number = converted.number or bool(known and not kind.is_tensor)
-            self._bind(target.id, kind, number, ragged)
+            self._bind(target.id, kind, number, rows)
             self.copies |= {target.id} if copied else set()
             return made
         if isinstance(target, ast.Attribute):
@@ -453,7 +489,7 @@ class PredicatedPath:
             raise NotPredicated(f"`{name}` is a list that the loop makes")
         pairs = f"zip({ast.unparse(value)}, {name}, strict=True)"
         chosen = ast.unparse(self.where(predicate, self.load("new"), self.load("old")))
-        self._bind(name, kind, False, False)
+        self._bind(name, kind, False, frozenset())
         return [self.assign(name, parsed(f"[{chosen} for new, old in {pairs}]"))]
 
     def _attribute(self, target, converted, value, predicate):
@@ -524,9 +560,9 @@ class PredicatedPath:
         if tensor and effect and not kind.fresh:
             chosen = self.values.where(effect, whole, self.load(name))
             return [ast.Expr(method(self.load(name), "copy_", chosen))]
-        ragged = name in self.values.ragged
-        made = self._selected(name, whole, predicate, ragged)
-        self._bind(name, kind, not tensor, ragged)
+        rows = self.values.ragged.get(name, frozenset())
+        made = self._selected(name, whole, predicate, rows)
+        self._bind(name, kind, not tensor, rows)
         return made
 
     def _added_attribute(self, node, whole, tensor, predicate):
@@ -695,7 +731,7 @@ class PredicatedPath:
             opened += [self.assign(n, self.values.call("tensor", self.load(n))) for n in first]
             ragged, self.bound = self.values.ragged, set(before[2])
             self.values.numbers = {**before[0], **{n: n for n in first}}
-            self.values.ragged = ragged & before[2] | before[1]
+            self.values.ragged = {n: r for n, r in ragged.items() if n in before[2]} | before[1]
             body = self._body(node, predicate, tests)
         if last_turn:
             zero = self.values.call("tensor", ast.Constant(0))

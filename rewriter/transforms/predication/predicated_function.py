@@ -84,6 +84,7 @@ def _converted(path, body):
             ends = isinstance(made[-1], ast.Return)
             return statement, made if ends else [*made, ast.Return(None)]
         path.bound |= stored([statement])
+        path.note(statement)
     raise NotPredicated("nothing in it decides by a tensor")
 
 

@@ -4,13 +4,18 @@ until something needs it as a number."""
 import ast
 from dataclasses import dataclass
 
-from ...analysis.kinds import PYTHON_NUMBERS
+from ...analysis.kinds import PYTHON_NUMBERS, UNKNOWN
 from ..condition import closeness, host_read
 from ..torch_draw import torch_draw
 
 MATH = {"math.floor": "floor", "math.ceil": "ceil", "math.fabs": "abs"}
 _MATH = frozenset("cos sin tan exp log log2 log10 sqrt tanh sinh cosh atan asin acos erf".split())
-_SIZED = frozenset("nonzero argwhere masked_select unique unique_consecutive".split())
+_SIZED = frozenset("nonzero argwhere masked_select unique unique_consecutive bincount".split())
+_MADE_OF_SIZES = frozenset(
+    "arange zeros ones empty full rand randn randint randperm linspace narrow split chunk repeat"
+    " repeat_interleave expand new_zeros new_ones new_empty new_full".split()
+)
+_TAKE_TENSORS = frozenset("narrow split chunk repeat_interleave".split())
 _REDUCES = frozenset("any all sum mean max min numel dim item norm prod amax amin".split())
 _RAISES = {"min": "inf", "max": "-inf", "amin": "inf", "amax": "-inf"}  # without elements
 _SHAPES = frozenset(
@@ -32,6 +37,14 @@ class Converted:
     number: bool = False
 
 
+def _axes(index):
+    return index.elts if isinstance(index, ast.Tuple) else [index]
+
+
+def _is_zero(node):
+    return isinstance(node, ast.Constant) and type(node.value) is int and node.value == 0
+
+
 def parsed(text):
     return ast.parse(text, mode="eval").body
 
@@ -46,11 +59,11 @@ def method(node, name, *args):
 
 class PredicatedValues:
     """Converts expressions. `numbers`: {source of a name or an attribute: the local name of the
-    tensor that has its number}; `ragged`: names of tensors of as many rows as data says."""
+    tensor that has its number}; `ragged`: {name of a tensor: its `rows`}."""
 
     def __init__(self, context, torch):
         self.context, self.torch = context, torch
-        self.numbers, self.ragged = {}, set()
+        self.numbers, self.ragged, self.versions = {}, {}, {}
         self.chosen = 0  # choices by tensors
         self.sides = []  # what runs in eager where such a choice says so
         self.lists = {}  # {name of a tensor that eager has as a list of numbers: its rank}
@@ -66,12 +79,19 @@ class PredicatedValues:
         every = (n for side in (new, old) for n in ast.walk(side))
         if any(isinstance(n, ast.Attribute) and n.attr == "item" for n in every):
             raise NotPredicated("a size, a slice or an index depends on what was read")
-        for one, other in ((new, old), (old, new)):
-            if isinstance(one, ast.Subscript) and ast.dump(one.value) == ast.dump(other):
-                raise NotPredicated("one side is a part of the other: they differ in shape")
-            if self._reshapes(one, other):
-                raise NotPredicated("one side is the other in another shape")
+        self.one_shape(new, old)
         return self.call("where", predicate, new, old)
+
+    def one_shape(self, new, old):
+        """Raises where one of two expressions is surely a part of the other, or in another
+        shape."""
+        for one, other in ((new, old), (old, new)):
+            part = ast.dump(other)
+            if isinstance(one, ast.Subscript) and ast.dump(one.value) == part:
+                raise NotPredicated("one side is a part of the other: they differ in shape")
+            folded = self._reduces(one) and any(ast.dump(n) == part for n in ast.walk(one))
+            if (folded and self.context.kind(other).rank != 0) or self._reshapes(one, other):
+                raise NotPredicated("one side is the other in another shape")
 
     def _reshapes(self, node, part):
         """Whether an expression joins, pads or lays out a part of it anew."""
@@ -279,12 +299,63 @@ class PredicatedValues:
 
     def is_ragged(self, node):
         """Whether an expression has as many rows as data says."""
+        return any(self._is_source(n) or n.__class__ is ast.Name for n in self._sizing(node))
+
+    def rows(self, node):
+        """What says how many rows an expression has, where that is data or nothing: values of
+        different `rows` are no sides of a choice."""
+        found = set()
+        for part in self._sizing(node, loose=True):
+            if isinstance(part, ast.Name):
+                found |= self.ragged[part.id]
+            else:
+                found.add(self._sized_by(part))
+        return frozenset(found)
+
+    def _sizing(self, node, loose=False):
+        """The parts of an expression that data gives a size; `loose`: those that may be such."""
         if self.context.kind(node).rank == 0 or self._reduces(node):
+            return
+        source = self._is_source(node) or (loose and self._may_pick(node))
+        if source or (isinstance(node, ast.Name) and node.id in self.ragged):
+            yield node
+        for child in ast.iter_child_nodes(node):
+            if source and child is getattr(node, "slice", None):
+                continue
+            yield from self._sizing(child, loose)
+
+    def _may_pick(self, node):
+        """Whether an index may be a mask, for its type is not known, or is empty; or a slice, or a
+        new tensor, as long as what was read says."""
+        if isinstance(node, ast.Subscript) and not self._is_shape(node.value):
+            return any(map(self._may_pick_axis, _axes(node.slice)))
+        called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if not called or node.func.attr not in _MADE_OF_SIZES:
             return False
-        return any(
-            (isinstance(n, ast.Name) and n.id in self.ragged) or self._is_source(n)
-            for n in ast.walk(node)
-        )
+        takes = (self.context.resolve(node.func) or "").startswith("torch.")
+        given = node.args[takes and node.func.attr in _TAKE_TENSORS :]
+        sizes = [e for a in given[:2] for e in getattr(a, "elts", [a])]
+        read = (self.is_tensor(e) or self.convert(e).number for e in sizes)
+        return _is_zero(sizes[0] if sizes else None) or any(read)
+
+    def _is_shape(self, node):
+        return isinstance(node, ast.Attribute) and node.attr == "shape"
+
+    def _may_pick_axis(self, axis):
+        if isinstance(axis, ast.Slice):
+            bounds = [b for b in (axis.lower, axis.upper) if b is not None]
+            return _is_zero(axis.upper) or any(self.convert(b).number for b in bounds)
+        if isinstance(axis, (ast.Constant, ast.UnaryOp, ast.List)) or self.convert(axis).number:
+            return False
+        kind = self.context.kind(axis)
+        category = self.context.inference.tokens.category(kind.dtype) if kind.is_tensor else None
+        return category is None and (kind.is_tensor or kind.what == UNKNOWN)
+
+    def _sized_by(self, node):
+        """What gives a part its size, as it is bound here."""
+        sizes = node.slice if isinstance(node, ast.Subscript) else node
+        names = {n.id for n in ast.walk(sizes) if isinstance(n, ast.Name)}
+        return ast.unparse(sizes), tuple(sorted((n, self.versions.get(n, 0)) for n in names))
 
     def masks(self, node):
         """The names in an expression that choose rows: masks, and what has as many rows."""
@@ -302,9 +373,8 @@ class PredicatedValues:
 
     def _is_source(self, node):
         if isinstance(node, ast.Subscript):
-            axes = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-            bools = self.context.inference.tokens.bool
-            return any(self.is_tensor(a) and self.context.kind(a).dtype == bools for a in axes)
+            bools, kind = self.context.inference.tokens.bool, self.context.kind
+            return any(self.is_tensor(a) and kind(a).dtype == bools for a in _axes(node.slice))
         if not isinstance(node, ast.Call):
             return False
         called = self.context.called(node)
@@ -419,6 +489,9 @@ class PredicatedValues:
         for side in (node.body, node.orelse):
             self.selectable(side)
         tensor = any(map(self.is_tensor, (node.body, node.orelse)))
+        why = tensor and self.context.lost_write(node, (node.body, node.orelse), set())
+        if why or self.rows(node.body) != self.rows(node.orelse):
+            raise NotPredicated(why or "the sides differ in shape")
         return Converted(self.where(truth, *(s.node for s in sides)), not tensor)
 
     def selectable(self, node):

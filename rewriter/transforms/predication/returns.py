@@ -15,7 +15,7 @@ class Returns:
     def __init__(self, path):
         self.path, self.state = path, "none"
         self.left, self.results = "", []
-        self.shape, self.ragged = None, []
+        self.shape, self.sizes, self.leaves = None, [], []
         self.asked = set()  # what was empty, where it was returned for that alone; else None
         self.made_of = {}  # the names that each name was made of, for tests of emptiness
 
@@ -63,16 +63,34 @@ class Returns:
             self._names(node.value, leaves)
         if self._shape(node.value) != self.shape:
             raise NotPredicated("what is returned differs in its form")
-        ragged = [path.values.is_ragged(leaf) for leaf in leaves]
-        if ragged != (self.ragged or ragged):
-            raise NotPredicated("data says how many rows are returned")
-        self.ragged = ragged
+        self._fits(leaves)
         for leaf in leaves:
             path.values.selectable(leaf)
         values = [path.values.convert(leaf).node for leaf in leaves]
         if predicate is None:
             return [ast.Return(self._last(node.value, leaves, values))]
         return self._first(values, predicate)
+
+    def _fits(self, leaves):
+        """Raises where what is returned differs in shape from what was returned before."""
+        values = self.path.values
+        sizes = [(values.rows(leaf), self._rank(leaf)) for leaf in leaves]
+        before = self.sizes or sizes
+        in_loop = self.path.active and any(rows for rows, _ in sizes)
+        if in_loop or any(a[0] != b[0] for a, b in zip(sizes, before, strict=True)):
+            raise NotPredicated("data says how many rows are returned")
+        if any(
+            a[1] != b[1] and None not in (a[1], b[1]) for a, b in zip(sizes, before, strict=True)
+        ):
+            raise NotPredicated("what is returned differs in its number of axes")
+        for one, other in zip(self.leaves or leaves, leaves, strict=True):
+            if one is not other:
+                values.one_shape(one, other)
+        self.sizes, self.leaves = sizes, leaves
+
+    def _rank(self, leaf):
+        kind = self.path.context.kind(leaf)
+        return 0 if self.path.values.convert(leaf).number or kind.is_number else kind.rank
 
     def _first(self, values, predicate):
         path = self.path
@@ -143,8 +161,18 @@ class Returns:
         asked, empty = self.path._rows_asked(node.test)
         if not one or node.body[0].value is None or not (asked and empty):
             return False
-        texts = [ast.unparse(leaf) for leaf in self._leaves(node.body[0].value)]
-        return bool(texts) and all(any(e in t for e in _EMPTY) for t in texts)
+        leaves = self._leaves(node.body[0].value)
+        texts = [ast.unparse(leaf) for leaf in leaves]
+        empty = bool(texts) and all(any(e in t for e in _EMPTY) for t in texts)
+        return empty and not any(self._picks_elements(n, leaves) for n in ast.walk(node.test))
+
+    def _picks_elements(self, mask, leaves):
+        """Whether a mask may choose elements of what is returned, not its rows: then no axes are
+        left of it."""
+        kind = self.path.context.kind
+        if kind(mask).dtype != self.path.context.inference.tokens.bool or kind(mask).rank in (0, 1):
+            return False
+        return any(kind(getattr(e, "value", e)).shape == kind(mask).shape for e in leaves)
 
 
 def _is_form(value):
