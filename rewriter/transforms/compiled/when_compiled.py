@@ -22,7 +22,6 @@ import ast
 from dataclasses import replace
 
 from ...analysis.call_effects import draws
-from ...analysis.kinds import UNKNOWN
 from ...analysis.proofs import Proofs
 from ...analysis.where_safety import Plain
 from ...source.spans import Edit, Fix, Refusal, Safety
