@@ -119,9 +119,9 @@ class Planner:
             raise Impure("two generated functions would have one name")
         for companion in self.companions.values():
             check_defaults(companion)
-            told, slices = companion.slice.told, [c.slice for c in _around(companion)]
-            if told and any(s.flat or s.left for s in slices):
-                raise Impure(f"`{min(told)}` may tell what is not told there")
+            messages, slices = companion.slice.messages, [c.slice for c in _around(companion)]
+            if messages and any(s.flat or s.left for s in slices):
+                raise Impure(f"`{min(messages)}` may show a message that is not shown there")
             if companion.is_root and companion.callers:
                 raise Impure("an outermost module is called within another")
             for unit in companion.units.values():
@@ -273,7 +273,7 @@ def _around(companion: Companion) -> list[Companion]:
     return found
 
 
-_GROWING = ("kept", "flat", "whole", "needed", "lookups", "told", "left")
+_GROWING = ("kept", "flat", "whole", "needed", "lookups", "messages", "left")
 
 
 def _state(companion: Companion) -> Any:

@@ -60,7 +60,7 @@ class EffectSummary:
 
     changes: frozenset[str] = frozenset()
     lookups: frozenset[str] = frozenset()
-    told: frozenset[str] = frozenset()
+    messages: frozenset[str] = frozenset()
 
 
 class Purity:
@@ -87,8 +87,8 @@ class Purity:
     def changes(self, file: Any, function: Any) -> Any:
         """The parameters whose objects the function changes; Impure where it does more."""
         done = self.follow(file, function)
-        if done.lookups or done.told:
-            raise Impure(f"`{function.name}` calls `{min(done.lookups | done.told)}`")
+        if done.lookups or done.messages:
+            raise Impure(f"`{function.name}` calls `{min(done.lookups | done.messages)}`")
         return done.changes
 
     def follow(self, file: Any, function: Any) -> EffectSummary:
@@ -130,10 +130,12 @@ class _Look:
         }
         self.owned, self.later = Owned(file, function, self.parameters), later
         self.lookups: set[str] = set()
-        self.told: set[str] = set()
+        self.messages: set[str] = set()
 
     def done(self) -> EffectSummary:
-        return EffectSummary(frozenset(self.changes), frozenset(self.lookups), frozenset(self.told))
+        return EffectSummary(
+            frozenset(self.changes), frozenset(self.lookups), frozenset(self.messages)
+        )
 
     def at(self, node: ast.AST) -> None:
         for part in ast.walk(node):
@@ -258,7 +260,7 @@ class _Look:
         """The function that the run saw: one of the project, or a method of torch's own objects."""
         found = self.project.definition(fact.cls)
         if found is not None and self._tells_once(call, *found):
-            self.told.add(call.func.attr)
+            self.messages.add(call.func.attr)
             return True
         if found is not None:
             return self._calls(call, *found, fact.what == "method")
@@ -279,7 +281,7 @@ class _Look:
         if done.lookups and not self.file.is_own(self.function, call.func):
             raise Impure(f"`{function.name}` calls the module `{min(done.lookups)}`")
         self.lookups |= done.lookups
-        self.told |= done.told
+        self.messages |= done.messages
         for name in done.changes:
             given = argument(function, call, name, is_bound)
             if isinstance(given, ast.Name) and self._changed(call, given.id):

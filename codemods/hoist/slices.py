@@ -43,7 +43,7 @@ class Slice:
         self.kept, self.flat, self.whole, self.needed = set(), set(), set(), set()
         self.methods = {}  # of the object, by name: the full names of those that the run saw
         self.lookups: set[str] = set()  # the object's embeddings that are called
-        self.told: set[str] = set()  # by which a message is told
+        self.messages: set[str] = set()  # methods that show a message
         self.left: set[ast.stmt] = set()  # exits before which it may be computed in vain
 
     def need(self, expressions: list[ast.Call], within: Any) -> ast.stmt | None:
@@ -212,7 +212,7 @@ class Slice:
         if done.lookups and self.file.names.torch() is None:
             raise Impure("the file does not know torch by name")
         self.lookups |= done.lookups
-        self.told |= done.told
+        self.messages |= done.messages
 
     def _note_methods(self, node: ast.AST) -> None:
         """Classes below may have methods of their own by these names."""

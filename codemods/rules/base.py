@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...rewriter.catalogue import REASONS, Reason
 from ...rewriter.source.spans import Safety
-from .measured import told
+from .measured import measured_breaks
 
 if TYPE_CHECKING:
     from ..analysis.file_context import FileContext
@@ -76,7 +76,8 @@ class Rule:
             parts.append(f"Reported where `target-torch` is older than {self.whole_since}.")
         if self.reason.dynamo:
             parts.append(f"Dynamo: {', '.join(self.reason.dynamo)}.")
-        parts += [told(self.code)] if told(self.code) else []
+        breaks = measured_breaks(self.code)
+        parts += [breaks] if breaks else []
         parts += ["Before:", _code(self.before)]
         parts += ["After:", _code(self.after)] if self.after else [f"By hand: {self.help}."]
         return "\n\n".join(parts) + "\n"

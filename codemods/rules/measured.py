@@ -24,7 +24,7 @@ def measured(code: str) -> dict[str, dict[str, int | None]]:
     return {v: {"before": b, "after": a} for v, (b, a) in rows.items() if b is not None}
 
 
-def told(code: str) -> str:
+def measured_breaks(code: str) -> str:
     """The same in a sentence, or ""; versions with equal numbers together."""
     groups: dict[tuple[int | None, int | None], list[str]] = {}
     for version, numbers in measured(code).items():

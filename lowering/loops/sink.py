@@ -101,7 +101,12 @@ class _Stores:
         assert isinstance(load, Load)
         source, writers = load.buffer, self._writers.get(load.buffer, [])
         pinned = source in self._pinned or target in self._given
-        if self._readers[source] != 1 or pinned or not writers or not self._is_apart(nest, copy):
+        if (
+            self._readers[source] != 1
+            or pinned
+            or not writers
+            or not self._is_elsewhere(nest, copy)
+        ):
             return
         now = ((writer, self._now[writer]) for writer in writers)
         moved = {nest: one and _moved(one, copy, source, self._scans) for nest, one in now}
@@ -112,7 +117,7 @@ class _Stores:
         self._readers[source] = 0
         self._writers[target] = [*self._writers.get(target, []), *self._writers.pop(source)]
 
-    def _is_apart(self, nest: Nest, copy: Nest) -> bool:
+    def _is_elsewhere(self, nest: Nest, copy: Nest) -> bool:
         """Whether what else is stored beside the copy, as the parts of a concatenation, lies
         elsewhere, and nothing reads it before: the copy may then be made at another time."""
         (mine,) = copy.stores
