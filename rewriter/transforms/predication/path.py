@@ -632,7 +632,7 @@ class PredicatedPath:
         if self.values.is_ragged(node.iter):
             raise NotPredicated("data says how many turns there are")
         for name in stored([node.target]):
-            self._bind(name, ANY, False, False)
+            self._bind(name, ANY, False, frozenset())
         turns = self.values.turns(node.iter)
         iterated, kind = turns or (self.values.shown(node.iter), None)
         if turns:
