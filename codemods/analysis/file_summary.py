@@ -201,6 +201,7 @@ class _Scope:
         self.locals: dict[str, set[str]] = {}
         self.mentions: dict[str, list[Mention]] = {}
         self.returned: set[str] = set()
+        self.known: dict[ast.AST, set[str]] | None = None  # of each chain, once all is bound
         self.selves = _selves(function)
         if function is not None:
             args = function.node.args
@@ -225,6 +226,7 @@ class _Scope:
         for node in sorted(binding, key=_line):
             for target, value in _bound(node):
                 self._bind(target, self.references(value))
+        self.known = {}
         calls, attributes = by_type.get(ast.Call, []), by_type.get(ast.Attribute, [])
         called, inner = {n.func: n for n in calls}, {n.value for n in attributes}
         for node in [*by_type.get(ast.Name, ()), *attributes]:
@@ -277,6 +279,13 @@ class _Scope:
 
     def _chains(self, node: ast.expr) -> set[str]:
         """The references of a chain of attributes."""
+        if self.known is None:
+            return self._chain(node)
+        if node not in self.known:
+            self.known[node] = self._chain(node)
+        return self.known[node]
+
+    def _chain(self, node: ast.expr) -> set[str]:
         if isinstance(node, ast.Name):
             return self._name(node.id)
         if not isinstance(node, ast.Attribute):

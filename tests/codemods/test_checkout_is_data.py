@@ -1,6 +1,7 @@
 """What comes from a checkout is data: its names are no options, its links are not written through,
 its bytes do not end the run, and a fix keeps what belongs to a file."""
 
+import ast
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 
 import pytest
+from dynfix.codemods.analysis import file_summary
 from dynfix.codemods.cli import file_writes, flake8, formats, gitignore, runner, settings
 from dynfix.codemods.trace import saved_facts
 from dynfix.rewriter.source import regular_files
@@ -390,6 +392,7 @@ def _calls(text):
     sys.setprofile(count)
     try:
         support.codes(text)
+        file_summary.summary(file_summary.read_program(ast.parse(text)), "f.py")
     finally:
         sys.setprofile(None)
     return number
