@@ -229,6 +229,9 @@ class _Scope:
         self.known = {}
         calls, attributes = by_type.get(ast.Call, []), by_type.get(ast.Attribute, [])
         called, inner = {n.func: n for n in calls}, {n.value for n in attributes}
+        for node in reversed(attributes):  # inner ones first: a chain of calls may be long
+            if isinstance(node.value, ast.Call):
+                self._chains(node)
         for node in [*by_type.get(ast.Name, ()), *attributes]:
             if node not in inner and isinstance(node.ctx, ast.Load):
                 self._mention(node, called.get(node))

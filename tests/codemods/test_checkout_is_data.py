@@ -389,12 +389,15 @@ def _calls(text):
         nonlocal number
         number += event == "call"
 
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(3 * limit)  # the command has a deeper stack
     sys.setprofile(count)
     try:
         support.codes(text)
         file_summary.summary(file_summary.read_program(ast.parse(text)), "f.py")
     finally:
         sys.setprofile(None)
+        sys.setrecursionlimit(limit)
     return number
 
 
