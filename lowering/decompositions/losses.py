@@ -1,6 +1,7 @@
 """Losses and activations whose kernels round bounds, or meet NaN, otherwise than torch's own
 decompositions."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -130,12 +131,22 @@ def in_type_of_input(shrink: Callable[..., Any]) -> Callable[..., Any]:
     return shrunk
 
 
+@functools.cache
+def _rounds_bound() -> bool:
+    """Whether the CPU's kernel has a bound in the type of the tensor, as this torch shows."""
+    with _disable_current_modes(), torch.inference_mode():
+        least = torch.tensor(1.0009765625, dtype=torch.float16, device="cpu")
+        return torch.nn.functional.softshrink(least, 1.0009).item() == 0
+
+
 def softshrink(x: torch.Tensor, bound: float = 0.5) -> torch.Tensor:
     """Torch's own has products by zero, of which the gradient is no zero where it is infinite. On
     the CPU, halves are compared in a wider type with the bound as it is given, but for the
-    gradient, which has it rounded."""
+    gradient, which has it rounded; from torch 2.14 on both have it rounded."""
     if bound < 0:
         raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {bound}.")
+    if x.device.type == "cpu" and _rounds_bound():
+        bound = _rounded(bound, x.dtype)
     wide = x.float() if x.dtype in _HALVES and x.device.type == "cpu" else x
     made = torch.where((wide >= -bound) & (wide <= bound), 0, wide - torch.sign(wide) * bound)
     if wide is not x and _rounded(bound, x.dtype) > bound:
