@@ -320,6 +320,8 @@ class ReadRecorder(StoppableMode):
         if self.has_opaque and any(map(is_opaque, tensors_in(args))):
             return opaque_tensors.described(self, func, name, args, kwargs)
         inputs = [tensor for tensor in tensors_in(args) if self.value(tensor).home == CALL_INPUT]
+        if name == "storage_offset":
+            self._pin_places(args[0], inputs)
         if self.has_symbols() and not all(body.plain for body in self.bodies):
             self.sizes_inside |= name in opsets.SIZED
             return func(*args, **kwargs)
@@ -328,6 +330,16 @@ class ReadRecorder(StoppableMode):
         for tensor in inputs if name in ("stride", "dim_order") else ():
             self.known.guard(self._path(tensor), Tensor(TensorMeta.of(tensor)))
         return func(*args, **kwargs)
+
+    def _pin_places(self, tensor: torch.Tensor, inputs: list[torch.Tensor]) -> None:
+        """Later calls have the inputs in whose memory the tensor lies at the same places of it."""
+        if not inputs and self.has_symbols():  # of which the place of a part may be made
+            self.stop(catalogue.UNSUPPORTED, "the place in memory of a part")
+        for other in self.tracker.sharing(tensor):
+            value = self.value(other)
+            if value.home == CALL_INPUT:
+                place = Apply(torch.Tensor.storage_offset, (Input(value.index),))
+                self.outcomes.append((0, place, other.storage_offset()))
 
     def host_read(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         if constant_values.are(self, args) or drawn_numbers.on_drawn_branch(self, args):

@@ -378,3 +378,17 @@ def test_places_in_sorted_lists():
 
     steps = [(rows(n), n) for n in (2, 5, 9)]
     one_graph(same(lambda: program, *steps, other, *steps))
+
+
+def test_places_in_memory_are_guarded():
+    def fn(x, n):
+        part = x.sin()[1:] if n else x[1:]
+        return part * x.storage_offset() + part.storage_offset()
+
+    compiled = dynfix.compile(fn, fullgraph=True, dynamic=False, backend="eager")
+    for _ in range(3):
+        whole = torch.randn(8)
+        for n in (0, 1):
+            for x in (whole[:5], whole[1:6], whole[3:]):
+                assert torch.equal(compiled(x, n), fn(x, n))
+    assert len(compiled._dynfix_entry.recordings) == 6
