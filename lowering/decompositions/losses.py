@@ -145,9 +145,10 @@ def softshrink(x: torch.Tensor, bound: float = 0.5) -> torch.Tensor:
     gradient, which has it rounded; from torch 2.14 on both have it rounded."""
     if bound < 0:
         raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {bound}.")
-    if x.device.type == "cpu" and _rounds_bound():
+    on_cpu = x.device.type == "cpu"
+    if on_cpu and _rounds_bound():
         bound = _rounded(bound, x.dtype)
-    wide = x.float() if x.dtype in _HALVES and x.device.type == "cpu" else x
+    wide = x.float() if x.dtype in _HALVES and on_cpu else x
     made = torch.where((wide >= -bound) & (wide <= bound), 0, wide - torch.sign(wide) * bound)
     if wide is not x and _rounded(bound, x.dtype) > bound:
         made = torch.where(x.abs() == _rounded(bound, x.dtype), made.detach(), made)

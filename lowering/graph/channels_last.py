@@ -24,6 +24,7 @@ from .graph_modules import graph_module
 from .result_strides import NOTED
 
 _CHANNELS = 16  # of which some convolution has as many
+_TRANSPOSED = torch.conv_transpose2d, torch.conv_transpose3d
 _ORDERS = {4: torch.channels_last, 5: torch.channels_last_3d}
 _STRIDES = frozenset(("as_strided", "stride", "set_", "is_contiguous", "storage_offset", "view_as"))
 _OURS = f"{__name__.partition('.lowering.')[0]}.lowering."
@@ -32,7 +33,7 @@ _OURS = f"{__name__.partition('.lowering.')[0]}.lowering."
 CONVOLUTIONS: dict[str, dict[Any, Sequence[str]]] = {
     "cpu": {torch.conv2d: ("input",)},
     "cuda": dict.fromkeys(
-        (torch.conv2d, torch.conv3d, torch.conv_transpose2d, torch.conv_transpose3d),
+        (torch.conv2d, torch.conv3d, *_TRANSPOSED),
         ("input", "weight"),
     ),
 }
@@ -77,11 +78,26 @@ def _applies(gm: GraphModule, examples: Sequence[Any], device: str) -> bool:
         return False
     shapes = dict(zip((n for n in gm.graph.nodes if n.op == "placeholder"), tensors, strict=True))
     made = [node for node in gm.graph.nodes if node.target in CONVOLUTIONS[device]]
-    if device == "cuda":
-        made = [node for node in made if not _is_returned(node)]
-    weights = [shapes.get(_weight(node)) for node in made]
-    known = [w for w in weights if w is not None and w.dim() in _ORDERS]
-    return _gains(known, device) and not any(map(_minds_strides, gm.graph.nodes))
+    found = [(node, shapes.get(_weight(node))) for node in made]
+    known = [(node, w) for node, w in found if w is not None and w.dim() in _ORDERS]
+    gains = _gains_on_gpus(known) if device == "cuda" else _gains(known)
+    return gains and not any(map(_minds_strides, gm.graph.nodes))
+
+
+def _gains(made: Sequence[tuple[Node, torch.Tensor]]) -> bool:
+    return len(made) > 1 and any(weight.shape[1] >= _CHANNELS for _, weight in made)
+
+
+def _gains_on_gpus(made: Sequence[tuple[Node, torch.Tensor]]) -> bool:
+    """Whether a loop reads a result that is made on tensor cores in either order. With fewer
+    channels the library computes float32 as it is in the usual order, and rounds it to TF32 in the
+    other, which eager does not."""
+    return any(
+        _on_tensor_cores(weight)
+        and weight.shape[0 if node.target in _TRANSPOSED else 1] >= _CHANNELS
+        and not _is_returned(node)
+        for node, weight in made
+    )
 
 
 def _is_returned(node: Node) -> bool:
@@ -89,13 +105,6 @@ def _is_returned(node: Node) -> bool:
     is added by a loop of its own."""
     bias = node.args[2] if len(node.args) > 2 else node.kwargs.get("bias")
     return bias is None and all(user.op == "output" for user in node.users)
-
-
-def _gains(weights: Sequence[torch.Tensor], device: str) -> bool:
-    """Whether the library's kernels for the other order are the faster ones."""
-    if device == "cuda":
-        return any(_on_tensor_cores(w) and max(w.shape[:2]) >= _CHANNELS for w in weights)
-    return len(weights) > 1 and any(w.shape[1] >= _CHANNELS for w in weights)
 
 
 def _on_tensor_cores(weight: torch.Tensor) -> bool:

@@ -10,7 +10,7 @@ from .axes import canonical, rebuild
 from .fuse_passes import is_disjoint
 from .inline import stored_at
 from .ir import RUNNING, Buffer, Load, Nest, Store, atoms, nest_loads
-from .kernel_graph import Item, Unit
+from .kernel_graph import ExternCall, Item, Ref, Unit, leaves
 from .polynomials import divided, hint, is_known
 from .sizes import Atom, Axis, FloorDiv, Index, Mod, Size
 
@@ -121,13 +121,21 @@ class _Stores:
         """Whether what else is stored beside the copy, as the parts of a concatenation, lies
         elsewhere, and nothing reads it before: the copy may then be made at another time."""
         (mine,) = copy.stores
-        before = itertools.takewhile(lambda each: each is not nest, self._now)
-        if any(load.buffer is mine.buffer for each in before for load in nest_loads(each)):
-            return False
+        for item in itertools.takewhile(lambda each: each is not nest, self._unit.items):
+            if mine.buffer in _read(item):
+                return False
         now = (self._now[nest] for nest in self._writers[mine.buffer])
         stores = [store for nest in now if nest is not None for store in nest.stores]
         beside = [store for store in stores if store.buffer is mine.buffer]
         return sum(not is_disjoint(store, mine) for store in beside) == 1  # itself
+
+
+def _read(item: Item) -> set[Buffer]:
+    """What an item reads; of a call of the library, all that it is given."""
+    if isinstance(item, Nest):
+        return {load.buffer for load in nest_loads(item)}
+    calls = leaves((item.args, item.kwargs)) if isinstance(item, ExternCall) else ()
+    return {leaf.buffer for leaf in calls if isinstance(leaf, Ref)}
 
 
 def _moved(nest: Nest, copy: Nest, source: Buffer, scans: bool) -> Nest | None:

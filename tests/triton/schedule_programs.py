@@ -245,11 +245,15 @@ _KINDS: dict[str, tuple[Callable[..., Any], Callable[[], list[torch.Tensor]]]] =
     ),
     "conv, tanh, pool": (
         lambda x, w, b, c: F.max_pool2d(torch.tanh(F.conv2d(x, w, b)) * 2.0 + c, 4),
-        lambda: [f32(128, 8, 256, 256), f32(64, 8, 3, 3), f32(64), f32(64, 1, 1)],
+        lambda: [f32(128, 16, 256, 256), f32(64, 16, 3, 3), f32(64), f32(64, 1, 1)],
     ),
     "conv, gelu, mean": (
         lambda x, w, b: F.gelu(F.conv2d(x, w, b)).mean((2, 3)),
-        lambda: [f32(128, 8, 256, 256), f32(64, 8, 3, 3), f32(64)],
+        lambda: [f32(128, 16, 256, 256), f32(64, 16, 3, 3), f32(64)],
+    ),
+    "conv of few channels, relu": (
+        lambda x, w: F.relu(F.conv2d(x, w)),
+        lambda: [f32(128, 8, 256, 256), f32(64, 8, 3, 3)],
     ),
     "conv alone": (
         lambda x, w: F.conv2d(x, w),

@@ -137,12 +137,12 @@ def _scaler(node: Any, new: New, context: FileContext) -> Change | Refusal:
     if call is not None:
         edit = first_argument(call, f'"{new.device}"', context)
         return _made([edit], "" if _only_methods(call, context) else _OTHER_CLASS)
-    if _only_told(node, context):
+    if _is_named_as_type(node, context):
         return Change((), _OTHER_CLASS)
     return _not_called(node)
 
 
-def _only_told(node: Any, context: FileContext) -> bool:
+def _is_named_as_type(node: Any, context: FileContext) -> bool:
     """Whether a class stands in an annotation, or is what `isinstance` asks for."""
     inner = node
     for parent in around(node, context):
