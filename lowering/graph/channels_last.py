@@ -42,8 +42,8 @@ CONVOLUTIONS: dict[str, dict[Any, Sequence[str]]] = {
 def prefer_channels_last(gm: GraphModule, examples: Sequence[Any]) -> GraphModule:
     """The graph with its convolutions in channels-last order; itself where that does not apply:
     with sizes that only a call knows, or if something in it depends on strides."""
-    on_gpu = any(isinstance(e, torch.Tensor) and e.device.type == "cuda" for e in examples)
-    device = "cuda" if on_gpu else "cpu"
+    devices = {e.device.type for e in examples if isinstance(e, torch.Tensor)}
+    device = "cuda" if "cuda" in devices else "cpu"
     applies = _applies(gm, examples, device)
     return in_channels_last(gm, examples, CONVOLUTIONS[device]) if applies else gm
 
@@ -80,15 +80,14 @@ def _applies(gm: GraphModule, examples: Sequence[Any], device: str) -> bool:
     made = [node for node in gm.graph.nodes if node.target in CONVOLUTIONS[device]]
     found = [(node, shapes.get(_weight(node))) for node in made]
     known = [(node, w) for node, w in found if w is not None and w.dim() in _ORDERS]
-    gains = _gains_on_gpus(known) if device == "cuda" else _gains(known)
-    return gains and not any(map(_minds_strides, gm.graph.nodes))
+    return _GAINS[device](known) and not any(map(_minds_strides, gm.graph.nodes))
 
 
 def _gains(made: Sequence[tuple[Node, torch.Tensor]]) -> bool:
     return len(made) > 1 and any(weight.shape[1] >= _CHANNELS for _, weight in made)
 
 
-def _gains_on_gpus(made: Sequence[tuple[Node, torch.Tensor]]) -> bool:
+def _gains_on_tensor_cores(made: Sequence[tuple[Node, torch.Tensor]]) -> bool:
     """Whether a loop reads a result that is made on tensor cores in either order. With fewer
     channels the library computes float32 as it is in the usual order, and rounds it to TF32 in the
     other, which eager does not."""
@@ -98,6 +97,9 @@ def _gains_on_gpus(made: Sequence[tuple[Node, torch.Tensor]]) -> bool:
         and not _is_returned(node)
         for node, weight in made
     )
+
+
+_GAINS = {"cpu": _gains, "cuda": _gains_on_tensor_cores}
 
 
 def _is_returned(node: Node) -> bool:
