@@ -10,6 +10,7 @@ exit status, the output and the tracebacks. This module loads no torch: the scri
 import argparse
 import atexit
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -93,6 +94,8 @@ def _advise_at_exit(session: Session, asked: str, advise: Advise) -> None:
         sys.stdout.flush()
         out = os.dup(1)
         os.dup2(2, 1)
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(line_buffering=True)  # its lines among those of stderr
 
     def end() -> None:
         if is_there(script):
