@@ -56,6 +56,7 @@ class CompiledFunction:
 
     switchover_kind = Switchover
     may_be_cut = True  # where it breaks
+    seconds_to_reach = 0.0  # of a call, before this is called, where eager would serve
 
     def __init__(
         self,
@@ -428,6 +429,7 @@ class CompiledFunction:
         faster."""
         judge = background if self._family is None else PartTrial(background)
         switchover = self.switchover_kind(recording, self.eager, judge, self.name)
+        switchover.overhead = self.seconds_to_reach
         self.switchovers.append(switchover)
         self._dispatcher.add(switchover)
 

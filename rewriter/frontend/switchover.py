@@ -76,6 +76,7 @@ class Switchover:
         self.trials = 0
         self.compiled_calls = 0
         self.eager_seconds = self.compiled_seconds = 0.0
+        self.overhead = 0.0  # seconds that reaching the compiled form takes, which eager does not
         self._times: dict[bool, list[Sample]] = {True: [], False: []}
         self._lock = threading.Lock()
         self._warm: list[Sample] = []
@@ -162,9 +163,10 @@ class Switchover:
         every = (*self._warm, *times[True], *times[False])
         differentiated = any(sample.differentiated for sample in every)
         eager, compiled = (_typical(times[kind]) for kind in (False, True))
+        compiled += self.overhead
         self.eager_seconds, self.compiled_seconds = eager, compiled
         for sample in (*self._warm, *times[True]):
-            self.judge.gained(eager - sample.seconds)
+            self.judge.gained(eager - sample.seconds - self.overhead)
         limit = FASTER if self.trials == 1 else AS_FAST
         if differentiated or compiled > limit * eager:
             self.give_up()

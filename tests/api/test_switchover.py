@@ -109,6 +109,16 @@ def test_guards_are_a_part_of_the_compiled_calls_time(machine):
     assert entry.state is ServingState.EAGER
 
 
+def test_what_reaching_it_takes_is_a_part_of_the_compiled_calls_time(machine):
+    entry, _ = switchover(machine, 0.01)
+    entry.overhead = 0.008
+    entry.ready(Compiled(machine, 0.004))
+    for n in range(2 * TIMED + WARM + 1):
+        assert call(entry, n) == 2 * n
+    assert entry.state is ServingState.EAGER and entry.compiled_seconds == pytest.approx(0.012)
+    assert entry.judge.total < 0
+
+
 def test_it_goes_back_when_it_has_become_slower(machine):
     entry, _ = switchover(machine, 0.01)
     program = Compiled(machine, 0.0)
