@@ -361,7 +361,6 @@ def _name_of(module: Any) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-@functools.lru_cache(maxsize=KEPT)
 def _is_wrapper(cls: type) -> bool:
     """Whether calls only surround those of another module, which is the outermost one then.
     `fully_shard` changes a module's class, but its `forward` stays the user's."""

@@ -37,7 +37,7 @@ from .inliner import Inliner
 from .module_class import awaits_shapes
 from .retrace import Attempt, Changed, Rerecordings
 from .segment_programs import ForeignProgram, ask_ahead, compile_segment, timed
-from .switchover import ServingState, Switchover, are_all
+from .switchover import ServingState, Switchover, are_all, stay_eager
 from .thread_modes import under_modes_of_caller
 from .warning_origins import named
 
@@ -138,7 +138,7 @@ class CompiledFunction:
     def is_eager(self) -> bool:
         """Whether eager serves every call, and no recording is to come."""
         entries = self._dispatcher.entries
-        tried = are_all(entries, ServingState.EAGER) if entries else self._stays_eager
+        tried = stay_eager(entries) if entries else self._stays_eager
         return tried and (self._opened is None or is_dropped(self._opened))
 
     def reset(self) -> None:

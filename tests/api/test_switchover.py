@@ -14,7 +14,14 @@ import pytest
 import torch
 import waiting
 from dynfix.rewriter.frontend.background import Background
-from dynfix.rewriter.frontend.switchover import AGAIN, TIMED, WARM, ServingState, Switchover
+from dynfix.rewriter.frontend.switchover import (
+    AGAIN,
+    TIMED,
+    WARM,
+    ServingState,
+    Switchover,
+    stay_eager,
+)
 from dynfix.runtime import background_budget, compilers
 from dynfix.runtime.background_budget import Account, Pace, Worker, exclusive
 from dynfix.runtime.programs.dispatch import MISS
@@ -117,6 +124,27 @@ def test_what_reaching_it_takes_is_a_part_of_the_compiled_calls_time(machine):
         assert call(entry, n) == 2 * n
     assert entry.state is ServingState.EAGER and entry.compiled_seconds == pytest.approx(0.012)
     assert entry.judge.total < 0
+
+
+def test_what_is_hardly_ever_called_is_not_waited_for(machine):
+    slow, other = switchover(machine, 0.0)[0], switchover(machine, 0.01)[0]
+    slow.ready(Compiled(machine, 0.02))
+    for n in range(60):
+        call(slow, n)
+    assert slow.state is ServingState.EAGER and stay_eager((slow,))
+    call(other, 1)
+    assert stay_eager((slow, other)) and not stay_eager((other,))
+    call(other, 1)
+    assert not stay_eager((slow, other))  # its kernels may come
+    for n in range(60):
+        call(slow, n)
+    assert stay_eager((slow, other))
+    other.ready(Compiled(machine, 0.0))
+    while other.state is not ServingState.COMPILED:
+        call(other, 1)
+    for n in range(5000):
+        call(slow, n)
+    assert not stay_eager((slow, other))
 
 
 def test_it_goes_back_when_it_has_become_slower(machine):
