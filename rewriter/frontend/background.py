@@ -202,6 +202,12 @@ class Background:
         """Whether a call may be recorded now."""
         return not self.broken and self.nothing_builds() and self.account.allows(self._cost)
 
+    def pays(self, calls: int, seconds: float) -> bool:
+        """Whether compiling so many calls more would have been worth another recording; `seconds`:
+        of one in eager, 0 where none was timed yet."""
+        gain = GAIN * calls * seconds * self.account.share / SHARE
+        return gain >= self._cost if seconds else calls >= CALLS
+
     def recorded(self, seconds: float) -> None:
         """A call was recorded, which took so much longer than in eager."""
         self.account.lost += seconds

@@ -75,7 +75,7 @@ class CompiledFunction:
         self.recompiles: list[str] = []  # why a call was recorded that entries did not serve
         self.switchovers: list[Switchover] = []
         self._stays_eager = self._called = self._in_one = False
-        self._failures = 0
+        self._failures = self._missed = 0
         self.stopped_at: tuple[places.Reached, ...] | None = None  # of the last failed recording
         self.beside: places.Reached | None = None  # of a part: the break before or behind it
         self.moving = DynamicInputs()
@@ -160,7 +160,7 @@ class CompiledFunction:
             stances.forbid_recording(self.name, first)
             or awaits_shapes(args)
             or is_transformed()
-            or (self.background is not None and not self.background.may_record())
+            or (self.background is not None and not self._pays(self.background))
             or (self._is_alone() and self._first.is_wasted())
             or self._variants.at_limit(self._dispatcher, self.recordings, args, kwargs)
             or not exclusive.acquire(blocking=False)
@@ -175,6 +175,17 @@ class CompiledFunction:
             if self.background is not None:
                 self.background.recorded(time.perf_counter() - start)
 
+    def _pays(self, background: Background) -> bool:
+        """Whether a call may be recorded now. Where others are served already, not before those
+        that are not have taken so long that one more recording is worth it: the last batch of an
+        epoch is not."""
+        if self.recordings:
+            self._missed += 1
+            seconds = max((each.eager_seconds for each in self.switchovers), default=0.0)
+            if not background.pays(self._missed, seconds):
+                return False
+        return background.may_record()
+
     def _is_alone(self) -> bool:
         return self.background is None and self._family is None
 
@@ -182,6 +193,7 @@ class CompiledFunction:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], changed: Changed | None
     ) -> Any:
         start, ambient, generators = time.perf_counter(), GuardState.now(), Generators()
+        self._missed = 0
         self._note_moving(args, kwargs)
         recorder = self._recorder(changed, args)
         try:
