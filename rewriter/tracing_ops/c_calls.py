@@ -9,6 +9,7 @@ from .. import catalogue
 from ..capture.guarded_kinds import is_constant
 from ..capture.numbers.scalars import TRACED, concretize_scalar
 from ..capture.trace import Recorder
+from .calls import field_methods
 from .lookup import PLAIN_TYPES, SpecialMethod, is_stable, on_class, special_method
 
 MAX_WALKED_OBJECTS = 20_000
@@ -43,24 +44,36 @@ def given(rec: Recorder, ask: Callable[[Any], Any], owner: Any, name: str, answe
         raise
 
 
+_NUMBERS = ("__index__", "__int__", "__float__")  # C code minds traced ones
+# What the methods that C code calls may ask of the fields that they read.
+_OF_FIELDS = ("__eq__", "__hash__", "__str__", "__repr__", "__format__", "__len__", "__bool__")
+
+
 def check(rec: Recorder, names: tuple[str, ...], *values: Any) -> None:
-    """C code is about to call the special methods `names` of `values` and of what is in them."""
+    """C code is about to call the special methods `names` of `values` and of what is in them: those
+    that do more than read fields would do it unseen."""
     if not names:
         return
-    rest, seen = list(values), set()
+    rest, seen, asked = list(values), set(), list[tuple[type, str]]()
     while rest:
         obj = rest.pop()
         if is_constant(obj) or id(obj) in seen:
             continue
         seen.add(id(obj))
         cls = type(obj)
-        for name in names:
-            if runs_python(cls, name):
-                rec.stop(catalogue.UNSUPPORTED, f"{cls.__name__}.{name} may be called by C code")
-                return
+        found = [(cls, name) for name in names if runs_python(cls, name)]
+        if found and len(seen) < MAX_WALKED_OBJECTS:
+            names = tuple(dict.fromkeys((*names, *_OF_FIELDS)))
+            asked += found
+            rest.extend(field_methods.fields_of(obj))
         if isinstance(obj, list | tuple | set | frozenset) and len(seen) < MAX_WALKED_OBJECTS:
             rest.extend(obj)
         elif isinstance(obj, slice):
             rest.extend((obj.start, obj.stop, obj.step))
         elif isinstance(obj, dict) and len(seen) < MAX_WALKED_OBJECTS:
             rest.extend((*dict.keys(obj), *dict.values(obj)))
+    classes = frozenset(cls for cls, _ in asked)
+    for cls, name in dict.fromkeys(asked):
+        if name in _NUMBERS or not field_methods.reads_fields(rec, cls, name, classes):
+            rec.stop(catalogue.UNSUPPORTED, f"{cls.__name__}.{name} may be called by C code")
+            return

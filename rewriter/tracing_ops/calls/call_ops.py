@@ -307,6 +307,8 @@ def _pure(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
         return scalars.apply(function, *args)
     if is_format(function, args, kwargs):
         return traced_text_format(rec, function, args, kwargs)
+    if function is range:
+        args = tuple(items.as_index(rec, arg) for arg in args)
     items.guard_arguments(rec, (function, owner, *args), kwargs)
     args, kwargs = callbacks.settling(rec, function, args, kwargs)
     computing = getattr(function, "__module__", None) in _COMPUTING
