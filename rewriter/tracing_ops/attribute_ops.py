@@ -18,7 +18,7 @@ from ..capture.numbers import scalars
 from ..capture.recording import may_be_made
 from ..capture.trace import Recorder
 from . import data_stores, descriptors, items
-from .calls import gradients, host_calls, log_calls
+from .calls import custom_functions, gradients, host_calls, log_calls
 from .descriptors import guard_class
 from .lookup import (
     MISSING,
@@ -150,7 +150,19 @@ def _of_tensor(rec: Recorder, obj: torch.Tensor, name: str) -> Any:
             rec.known.guard(path, Missing(name))
     if not is_stable(type(obj)):
         guard_classes(rec, type(obj), name)
+    if path is None and isinstance(attributes.get(name), torch.Tensor):
+        return _inner(rec, obj, name)
     return getattr(obj, name)
+
+
+def _inner(rec: Recorder, obj: torch.Tensor, name: str) -> Any:
+    """A tensor inside of one that an operator gave: what its class's code made of it was not
+    seen."""
+    inner = getattr(obj, name)
+    flatten = getattr(obj, "__tensor_flatten__", None)
+    if rec.tracker.get(inner) is not None or flatten is None or name not in flatten()[0]:
+        return inner
+    return custom_functions.as_node(rec, getattr, (obj, name), {})
 
 
 _VOLATILE = "volatile was removed (Variable.volatile is always False)"

@@ -53,6 +53,33 @@ def enter(rec: Recorder, manager: Any) -> Any:
     return manager
 
 
+_ENTERED_BY_CALL: frozenset[Any] = frozenset(
+    getattr(cls, name)
+    for cls in (torch.autocast, torch.inference_mode, *_LABELS, *_LOCKS)
+    for name in ("__enter__", "__exit__")
+)
+
+
+def takes_method(function: Any) -> bool:
+    """Whether this enters or leaves, by a call as ExitStack makes it, what `with` enters above."""
+    kinds = types.FunctionType | types.MethodDescriptorType
+    return isinstance(function, kinds) and function in _ENTERED_BY_CALL
+
+
+def call_method(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    manager, *error = args
+    if function.__name__ == "__exit__":
+        entered = next((each for each in reversed(rec.entered) if each[0] is manager), None)
+        if entered is None:
+            rec.stop(catalogue.UNSUPPORTED, f"{type(manager).__name__} was entered elsewhere")
+            return rec.once(function, args, kwargs)
+        rec.entered.remove(entered)
+        return entered[1].__exit__(*error)
+    entering = enter(rec, manager)
+    rec.entered.append((manager, entering))
+    return entering.__enter__()
+
+
 class _Autocast:
     """Enters the real autocast and records the pair of nodes that AOTAutograd knows."""
 

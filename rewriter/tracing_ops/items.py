@@ -18,7 +18,6 @@ from . import c_calls
 from .calls import kernel_launches
 from .lookup import MISSING, guard_classes, is_stable, on_class, python_method, special_method
 
-
 _COUNTED = (*SEQUENCES, str, bytes, range)
 
 

@@ -465,6 +465,7 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (tensor_subclasses.takes_getter, tensor_subclasses.get),
     (tensor_subclasses.takes_wrapper, tensor_subclasses.wrap),
     (contexts.takes, contexts.call),
+    (contexts.takes_method, contexts.call_method),
     (higher_order.takes, higher_order.call),
     (callbacks.calls_functionally, callbacks.functional_call),
     (_is_compiled, _compiled),
