@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import catalogue
 from ..capture.guarded_kinds import is_constant
+from ..capture.nested import concretize
 from ..capture.numbers.scalars import TRACED, concretize_scalar
 from ..capture.trace import Recorder
 from .calls import field_methods
@@ -44,9 +45,9 @@ def given(rec: Recorder, ask: Callable[[Any], Any], owner: Any, name: str, answe
         raise
 
 
-_NUMBERS = ("__index__", "__int__", "__float__")  # C code minds traced ones
 # What the methods that C code calls may ask of the fields that they read.
-_OF_FIELDS = ("__eq__", "__hash__", "__str__", "__repr__", "__format__", "__len__", "__bool__")
+_OF_FIELDS = ("__eq__", "__hash__", "__len__", "__bool__", *field_methods.TEXTS)
+_READING = frozenset((*_OF_FIELDS, "__ne__", "__lt__", "__le__", "__gt__", "__ge__"))
 
 
 def check(rec: Recorder, names: tuple[str, ...], *values: Any) -> None:
@@ -55,6 +56,7 @@ def check(rec: Recorder, names: tuple[str, ...], *values: Any) -> None:
     if not names:
         return
     rest, seen, asked = list(values), set(), list[tuple[type, str]]()
+    texts = any(name in field_methods.TEXTS for name in names)
     while rest:
         obj = rest.pop()
         if is_constant(obj) or id(obj) in seen:
@@ -65,7 +67,8 @@ def check(rec: Recorder, names: tuple[str, ...], *values: Any) -> None:
         if found and len(seen) < MAX_WALKED_OBJECTS:
             names = tuple(dict.fromkeys((*names, *_OF_FIELDS)))
             asked += found
-            rest.extend(field_methods.fields_of(obj))
+            fields = field_methods.fields_of(obj)
+            rest.extend(concretize(fields) if texts else fields)  # C drops what is traced
         if isinstance(obj, list | tuple | set | frozenset) and len(seen) < MAX_WALKED_OBJECTS:
             rest.extend(obj)
         elif isinstance(obj, slice):
@@ -74,6 +77,6 @@ def check(rec: Recorder, names: tuple[str, ...], *values: Any) -> None:
             rest.extend((*dict.keys(obj), *dict.values(obj)))
     classes = frozenset(cls for cls, _ in asked)
     for cls, name in dict.fromkeys(asked):
-        if name in _NUMBERS or not field_methods.reads_fields(rec, cls, name, classes):
+        if name not in _READING or not field_methods.reads_fields(rec, cls, name, classes):
             rec.stop(catalogue.UNSUPPORTED, f"{cls.__name__}.{name} may be called by C code")
             return

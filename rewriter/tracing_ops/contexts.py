@@ -14,7 +14,7 @@ from .. import catalogue
 from ..capture import current
 from ..capture.effects import SideEffect
 from ..capture.trace import Recorder
-from .lookup import is_stable, python_method
+from .lookup import is_stable, owner_of, python_method
 
 _GRAD_MODES = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
 _WITHOUT_CLASSES: Any = (torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction)
@@ -78,6 +78,17 @@ def call_method(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dic
     entering = enter(rec, manager)
     rec.entered.append((manager, entering))
     return entering.__enter__()
+
+
+def takes_lock(function: Any) -> bool:
+    return isinstance(owner_of(function), _LOCKS) and function.__name__ in ("acquire", "release")
+
+
+def call_lock(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if args or kwargs:
+        rec.stop(catalogue.OPAQUE_CALL, f"{function.__name__}() that may fail")
+        return rec.once(function, args, kwargs)
+    return _Locked(rec, function.__self__).done(function.__name__)
 
 
 class _Autocast:
@@ -175,13 +186,13 @@ class _Locked:
         self._rec, self._lock = rec, lock
 
     def __enter__(self) -> Any:
-        return self._done("acquire")
+        return self.done("acquire")
 
     def __exit__(self, *error: Any) -> None:
-        self._done("release")
+        self.done("release")
 
-    def _done(self, name: str) -> Any:
-        result = getattr(self._lock, name)()
+    def done(self, name: str) -> Any:
+        result = self._rec.once(getattr(self._lock, name))
         if self._rec.active:
             function = getattr(type(self._lock), name)
             self._rec.effects.append(SideEffect(function, (self._lock,)))

@@ -5,6 +5,7 @@ import functools
 import operator
 
 import pytest
+import torch
 from helpers import Case, X, Y, same
 
 LIMIT = 2
@@ -116,6 +117,35 @@ def sorts(x, n):
 )
 def test_methods_that_read_fields_stay_in_the_graph(function, arguments):
     same(lambda: function, *((X, *more) for more in arguments), fullgraph=True)
+
+
+class Label(Rank):
+    """Its text is made of a number that may come from a tensor."""
+
+    def __str__(self):
+        return f"{self.value}"
+
+    __repr__ = __str__
+
+
+def test_numbers_of_tensors_in_the_fields():
+    def read(x):
+        label = Label(x.sum().item())
+        return (
+            "%s" % label,
+            str([label]),
+            f"{[label]}",
+            {label: 1}.get(Label(6.0)),
+            [label].count(4),
+        )
+
+    def sizes(x):
+        label = Label(x.shape[0])
+        order = sorted([label, Label(3), Label(4)])
+        return x + 1, "%s" % label, [label] == [Label(5)], [each.value for each in order]
+
+    same(lambda: read, *((torch.ones(3) * n,) for n in (1, 2, 1, 5)))
+    same(lambda: sizes, *((torch.ones(n),) for n in (2, 2, 3, 5, 7)), fullgraph=True)
 
 
 def test_what_such_methods_read_is_guarded():

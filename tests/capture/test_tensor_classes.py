@@ -96,6 +96,63 @@ def test_quantised_weights():
     torch.testing.assert_close(compiled(x), model(x))
 
 
+class Pair(torch.Tensor):
+    """Two tensors, each computed with by itself."""
+
+    @staticmethod
+    def __new__(cls, first, second):
+        shape, dtype = first.shape, first.dtype
+        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype)
+
+    def __init__(self, first, second):
+        self.first, self.second = first, second
+
+    def __tensor_flatten__(self):
+        return ["first", "second"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner, meta, size, stride):
+        return Pair(inner["first"], inner["second"])
+
+    def both(self):
+        return self.first + self.second
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        def of(name):
+            return [getattr(each, name) if isinstance(each, cls) else each for each in args]
+
+        first, second = func(*of("first")), func(*of("second"))
+        return cls(first, second) if isinstance(first, torch.Tensor) else first
+
+
+CONSTANT = Pair(torch.ones(4), torch.arange(4.0))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: (Pair(x, x + 1) * 2).first + 1,
+        lambda x: (CONSTANT * x).second.sin(),
+        lambda x: (Pair(x, x * x).relu() + CONSTANT).both(),
+        lambda x: Pair(x.detach(), x).t().detach().both().sum(),
+        lambda x: (Pair(x, x) * 3, (Pair(x, x + 1) + 1).first),
+    ],
+)
+@pytest.mark.parametrize("backend", ["native", "eager"])
+def test_tensors_inside_of_what_operators_gave(program, backend):
+    compiled = dynfix.compile(program, fullgraph=True, backend=backend)
+    for number in range(3):
+        x = torch.randn(4) * number
+        got, expected = ([y for y in _inner(f(x))] for f in (compiled, program))
+        torch.testing.assert_close(got, expected)
+
+
+def _inner(result):
+    parts = result if isinstance(result, tuple) else (result,)
+    return [each.both() if isinstance(each, Pair) else each for each in parts]
+
+
 class Shifted(TorchFunctionMode):
     def __init__(self, by):
         super().__init__()

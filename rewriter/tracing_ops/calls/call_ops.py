@@ -466,6 +466,8 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (tensor_subclasses.takes_wrapper, tensor_subclasses.wrap),
     (contexts.takes, contexts.call),
     (contexts.takes_method, contexts.call_method),
+    (contexts.takes_lock, contexts.call_lock),
+    (host_calls.takes_variable, host_calls.use_variable),
     (higher_order.takes, higher_order.call),
     (callbacks.calls_functionally, callbacks.functional_call),
     (_is_compiled, _compiled),

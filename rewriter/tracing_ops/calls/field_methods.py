@@ -19,7 +19,9 @@ _CALLED = frozenset(
     " abs round any all id format zip enumerate range super NotImplemented True False None"
     " TypeError ValueError AssertionError".split()
 )
-_ANSWERING = ("__getattribute__", "__getattr__")
+TEXTS = ("__str__", "__repr__", "__format__")
+_ANSWERING = ("__getattribute__", "__getattr__", "__torch_function__")
+_IN_PYTHON = types.FunctionType | classmethod | staticmethod
 _OF_CLASSES = frozenset("__class__ __name__ __qualname__".split())
 _OF_VALUES = frozenset(
     name for kind in (str, bytes, tuple, int, float) for name in dir(kind) if name[0] != "_"
@@ -42,9 +44,9 @@ def reads_fields(rec: Recorder, cls: type, name: str, classes: frozenset[type]) 
     guarded."""
     if issubclass(cls, torch.nn.Module | torch.Tensor):
         return False  # whose fields are not guarded together
-    if any(isinstance(on_class(cls, each), types.FunctionType) for each in _ANSWERING):
+    if any(isinstance(on_class(cls, each), _IN_PYTHON) for each in _ANSWERING):
         return False
-    reads = _FieldReads(classes | {cls})
+    reads = _FieldReads(classes | {cls}, name in TEXTS)
     try:
         reads.of_attribute(cls, name)
     except (NotEffectFree, NotRewritable, SyntaxError):
@@ -57,11 +59,11 @@ def reads_fields(rec: Recorder, cls: type, name: str, classes: frozenset[type]) 
 
 class _FieldReads(ConstantReads):
     """What methods read besides the fields of the objects that they are given. `resolved`: the
-    attributes that were looked for on classes."""
+    attributes that were looked for on classes. `texts`: whether text may be made of fields."""
 
-    def __init__(self, classes: frozenset[type]) -> None:
+    def __init__(self, classes: frozenset[type], texts: bool) -> None:
         super().__init__()
-        self.classes = classes
+        self.classes, self.texts = classes, texts
         self.resolved: set[tuple[type, str]] = set()
 
     def of_attribute(self, cls: type, name: str) -> None:
@@ -101,6 +103,8 @@ class _FieldReads(ConstantReads):
         stored = isinstance(node, ast.Attribute | ast.Subscript)
         if isinstance(node, _CHANGING) or (stored and not isinstance(node.ctx, ast.Load)):
             raise NotEffectFree(f"{fn.__qualname__} does more than read")
+        if not self.texts and _makes_text(node):
+            raise NotEffectFree(f"{fn.__qualname__} makes text")
         if isinstance(node, ast.Call):
             self._called(node.func, fn)
         elif isinstance(node, ast.Attribute) and node.attr not in _OF_CLASSES | _OF_VALUES:
@@ -125,6 +129,12 @@ class _FieldReads(ConstantReads):
             raise NotEffectFree(f"{fn.__qualname__} reads {ast.unparse(node)}")
         for cls in self.classes:
             self.of_attribute(cls, node.attr)
+
+
+def _makes_text(node: ast.AST) -> bool:
+    """Whether it may take the digits of a number without asking."""
+    named = getattr(node, "attr", getattr(node, "id", "")) == "format"
+    return named or isinstance(node, ast.JoinedStr | ast.Mod)
 
 
 def _is_argument(node: ast.expr, fn: types.FunctionType) -> bool:
