@@ -12,6 +12,7 @@ import torch
 from ...runtime.guards.guard import ABSENT, Attr, HasKey, InstDict, Is, Item, Missing, Obj, Path
 from ...runtime.programs.recipes import Apply, ConstRecipe, Input
 from .. import catalogue
+from ..capture import opaque_tensors
 from ..capture.effects import SideEffect, constant, set_attributes
 from ..capture.guarded_kinds import BY_IDENTITY, is_constant
 from ..capture.numbers import scalars
@@ -150,19 +151,26 @@ def _of_tensor(rec: Recorder, obj: torch.Tensor, name: str) -> Any:
             rec.known.guard(path, Missing(name))
     if not is_stable(type(obj)):
         guard_classes(rec, type(obj), name)
-    if path is None and isinstance(attributes.get(name), torch.Tensor):
-        return _inner(rec, obj, name)
+    if path is None and name in attributes:
+        return _of_wrapper(rec, obj, name)
     return getattr(obj, name)
 
 
-def _inner(rec: Recorder, obj: torch.Tensor, name: str) -> Any:
-    """A tensor inside of one that an operator gave: what its class's code made of it was not
-    seen."""
-    inner = getattr(obj, name)
-    flatten = getattr(obj, "__tensor_flatten__", None)
-    if rec.tracker.get(inner) is not None or flatten is None or name not in flatten()[0]:
-        return inner
-    return custom_functions.as_node(rec, getattr, (obj, name), {})
+def _of_wrapper(rec: Recorder, obj: torch.Tensor, name: str) -> Any:
+    """What a tensor holds that an operator gave: what its class's code put there was not seen. A
+    tensor is read in the graph, anything else is compared at later calls."""
+    held, flatten = obj.__dict__[name], getattr(obj, "__tensor_flatten__", None)
+    if (
+        flatten is None
+        or rec.tracker.get(obj) is None
+        or isinstance(held, type | types.FunctionType)
+    ):
+        return held
+    if not isinstance(held, torch.Tensor):
+        opaque_tensors.hold(rec, obj, name, held)
+    elif rec.tracker.get(held) is None and flatten and name in flatten()[0]:
+        return custom_functions.as_node(rec, getattr, (obj, name), {})
+    return held
 
 
 _VOLATILE = "volatile was removed (Variable.volatile is always False)"

@@ -148,6 +148,35 @@ def test_tensors_inside_of_what_operators_gave(program, backend):
         torch.testing.assert_close(got, expected)
 
 
+class Labelled(Pair):
+    """Its results have the larger label of the operands."""
+
+    def __init__(self, first, second, label=0):
+        super().__init__(first, second)
+        self.label = label
+
+    __new__ = lambda cls, first, second, label=0: Pair.__new__(cls, first, second)  # noqa: E731
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        made = super().__torch_dispatch__(func, types, args, kwargs)
+        made.label = max(each.label for each in args if isinstance(each, cls))
+        return made
+
+
+def test_what_such_tensors_hold_besides_is_compared():
+    def program(a, b):
+        made = a * b
+        if made.label == 3:
+            return made.first - 1
+        return made.second * made.label
+
+    compiled = dynfix.compile(program, fullgraph=True)
+    for label in (1, 2, 3, 1, 5, 3):
+        given = Labelled(torch.ones(3), torch.ones(3) * 2, label), Labelled(*torch.ones(2, 3), 2)
+        torch.testing.assert_close(compiled(*given), program(*given))
+
+
 def _inner(result):
     parts = result if isinstance(result, tuple) else (result,)
     return [each.both() if isinstance(each, Pair) else each for each in parts]

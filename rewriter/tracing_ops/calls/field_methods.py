@@ -16,12 +16,12 @@ from .effect_free_code import ConstantReads, NotEffectFree, lookup
 
 _CALLED = frozenset(
     "isinstance issubclass hash len type repr str int float bool tuple frozenset sorted min max sum"
-    " abs round any all id format zip enumerate range super NotImplemented True False None"
-    " TypeError ValueError AssertionError".split()
+    " abs round any all id format zip enumerate range super map filter list dict set reversed"
+    " NotImplemented True False None TypeError ValueError AssertionError".split()
 )
 TEXTS = ("__str__", "__repr__", "__format__")
 _ANSWERING = ("__getattribute__", "__getattr__", "__torch_function__")
-_IN_PYTHON = types.FunctionType | classmethod | staticmethod
+_IN_PYTHON: Any = (types.FunctionType, classmethod, staticmethod)
 _OF_CLASSES = frozenset("__class__ __name__ __qualname__".split())
 _OF_VALUES = frozenset(
     name for kind in (str, bytes, tuple, int, float) for name in dir(kind) if name[0] != "_"
@@ -100,8 +100,9 @@ class _FieldReads(ConstantReads):
 
     def check(self, node: ast.AST, first: str | None, fn: types.FunctionType) -> None:
         """Refuses what is more than a read of fields."""
-        stored = isinstance(node, ast.Attribute | ast.Subscript)
-        if isinstance(node, _CHANGING) or (stored and not isinstance(node.ctx, ast.Load)):
+        places = isinstance(node, ast.Attribute | ast.Subscript)
+        stored = places and not isinstance(getattr(node, "ctx", None), ast.Load)
+        if isinstance(node, _CHANGING) or stored:
             raise NotEffectFree(f"{fn.__qualname__} does more than read")
         if not self.texts and _makes_text(node):
             raise NotEffectFree(f"{fn.__qualname__} makes text")
