@@ -88,8 +88,15 @@ def members(x, name):
 
 
 def texts(x, name):
-    key = Key(name, x.shape[0])
-    return x + 1, f"{key}|{key!r:>12}", "%s %r" % (key, [key]), f"{[key]}{ {key: 1} }", str((key,))
+    key, rank = Key(name, x.shape[0]), Label(x.shape[0])
+    return (
+        x + 1,
+        f"{key}|{key!r:>12}",
+        "%s %r" % (key, [key]),
+        f"{[key]}{ {key: 1} }",
+        str((key,)),
+        "{} {:>3}".format(rank, rank.value),
+    )
 
 
 def numbers(x, n):

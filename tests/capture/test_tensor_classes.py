@@ -177,6 +177,33 @@ def test_what_such_tensors_hold_besides_is_compared():
         torch.testing.assert_close(compiled(*given), program(*given))
 
 
+class Named(torch.Tensor):
+    @staticmethod
+    def __new__(cls, data, names):
+        made = torch.Tensor._make_subclass(cls, data)
+        made.of = names
+        return made
+
+    def total(self, name):
+        place = self.of.index(name)
+        rest = tuple(each for each in self.of if each != name)
+        return Named(self.as_subclass(torch.Tensor).sum(place), rest)
+
+
+def test_a_class_that_makes_its_tensors_of_others():
+    def program(x):
+        made = Named(x * 2, ("a", "b")).total("a")
+        made.add_(1)
+        return made, made.of, made.as_subclass(torch.Tensor) + x
+
+    compiled = dynfix.compile(program, fullgraph=True)
+    for rows in (2, 2, 3):
+        x = torch.randn(rows, 3, requires_grad=True)
+        (got, names, total), (expected, others, sums) = compiled(x), program(x)
+        assert type(got) is Named and names == others
+        torch.testing.assert_close((torch.Tensor(got), total), (torch.Tensor(expected), sums))
+
+
 def _inner(result):
     parts = result if isinstance(result, tuple) else (result,)
     return [each.both() if isinstance(each, Pair) else each for each in parts]

@@ -296,6 +296,7 @@ _DUNDERS = tuple(
 
 
 _COPYING = ("__deepcopy__", "__reduce_ex__", "__reduce__", "__getstate__", "__setstate__")
+_TEXTS = ("__str__", "__repr__", "__format__", "__getitem__")
 _NUMBERS = ("__index__", "__int__", "__float__")
 
 
@@ -313,7 +314,8 @@ def _pure(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     args, kwargs = callbacks.settling(rec, function, args, kwargs)
     computing = getattr(function, "__module__", None) in _COMPUTING
     if computing or isinstance(owner, str) or _is_pure_python(function):
-        c_calls.check(rec, _DUNDERS, *args, *kwargs.values())
+        text = isinstance(owner, str) and function.__name__ == "format"
+        c_calls.check(rec, _TEXTS if text else _DUNDERS, *args, *kwargs.values())
     if type(owner) in TRACED:
         function = getattr(concretize(owner), function.__name__)
     if not isinstance(function, type) or function.__module__ != "itertools":
