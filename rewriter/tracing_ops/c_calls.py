@@ -55,7 +55,7 @@ def check(rec: Recorder, names: tuple[str, ...], *values: Any) -> None:
     that do more than read fields would do it unseen."""
     if not names:
         return
-    rest, seen, asked = list(values), set(), list[tuple[type, str]]()
+    rest, seen, asked, classes = list(values), set(), list[tuple[type, str]](), set[type]()
     texts = any(name in field_methods.TEXTS for name in names)
     while rest:
         obj = rest.pop()
@@ -63,6 +63,7 @@ def check(rec: Recorder, names: tuple[str, ...], *values: Any) -> None:
             continue
         seen.add(id(obj))
         cls = type(obj)
+        classes.add(cls)
         found = [(cls, name) for name in names if runs_python(cls, name)]
         if found and len(seen) < MAX_WALKED_OBJECTS:
             names = tuple(dict.fromkeys((*names, *_OF_FIELDS)))
@@ -75,8 +76,9 @@ def check(rec: Recorder, names: tuple[str, ...], *values: Any) -> None:
             rest.extend((obj.start, obj.stop, obj.step))
         elif isinstance(obj, dict) and len(seen) < MAX_WALKED_OBJECTS:
             rest.extend((*dict.keys(obj), *dict.values(obj)))
-    classes = frozenset(cls for cls, _ in asked)
     for cls, name in dict.fromkeys(asked):
-        if name not in _READING or not field_methods.reads_fields(rec, cls, name, classes):
+        if name not in _READING or not field_methods.reads_fields(
+            rec, cls, name, frozenset(classes)
+        ):
             rec.stop(catalogue.UNSUPPORTED, f"{cls.__name__}.{name} may be called by C code")
             return

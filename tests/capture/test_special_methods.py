@@ -193,6 +193,25 @@ def test_classes_and_globals_that_such_methods_read_are_guarded(monkeypatch):
     same(lambda: lambda x: x * ({Key("a"): 2}.get(Special("a"), 5)), (X,), (Y,))
 
 
+class Counting:
+    def __init__(self, value, seen):
+        self.own, self.seen = value, seen
+
+    @property
+    def rank(self):
+        self.seen.append(self.own)
+        return self.own
+
+
+def test_properties_of_what_is_compared_with_run_as_often_as_in_eager():
+    def make():
+        seen = []
+        mixed = [Rank(1), Counting(1, seen), Counting(2, seen)]
+        return Case(fn=lambda x: x * mixed.count(Rank(1)), watch=lambda: tuple(seen))
+
+    same(make, (X,), (Y,), (X,))
+
+
 def test_methods_that_do_more_run_as_often_as_in_eager():
     def make():
         seen = []
