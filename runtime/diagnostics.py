@@ -24,16 +24,18 @@ def speak_with(speak: Callable[[str], None]) -> None:
         log.setLevel(logging.WARNING)  # a program that shows all that is logged means its own
 
 
-def warn_once(key: str, message: str, place: str = "") -> None:
-    """Warn with `message` once for each (key, place)."""
+def warn_once(key: str, message: str, place: str = "", at: tuple[str, int] | None = None) -> None:
+    """Warn with `message` once for each (key, place). `at`: the user's file and line."""
     with _lock:
         if (key, place) in _seen:
             return
         _seen.add((key, place))
-    if _speak is None:
-        warnings.warn(message, DynfixWarning, stacklevel=2)
-    else:
+    if _speak is not None:
         _speak(message)
+    elif at is not None:
+        warnings.warn_explicit(message, DynfixWarning, *at)
+    else:
+        warnings.warn(message, DynfixWarning, stacklevel=2)
 
 
 def reset() -> None:

@@ -120,6 +120,12 @@ def _each_once(tensors: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int]]:
     return tuple(once.values()), [order.index(id(each)) for each in tensors]
 
 
+def _apart_from(operands: Sequence[Any], captured: Sequence[Any]) -> tuple[Any, ...]:
+    """Copies of operands that are given twice."""
+    given = [*map(id, captured), *map(id, operands)]
+    return tuple(each.clone() if given.count(id(each)) > 1 else each for each in operands)
+
+
 class Repeated(Bodies):
     """`torch.while_loop`: the operands, replaced by what the second graph gives as long as the
     first gives a true one."""
@@ -133,10 +139,19 @@ class Repeated(Bodies):
             while self.first(*first, *operands)[0]:
                 operands = tuple(self.second(*second, *operands))
             return tuple(map(torch.clone, operands))
-        one, two = self._functions(len(first), len(operands))
+        own = len(operands)
+        one, two = self._functions(len(first), own)
+        captured, places = _each_once((*first, *second))
+
+        def spread(given: tuple[Any, ...]) -> tuple[Any, ...]:
+            return (*given[:own], *(given[own + place] for place in places))
+
         return tuple(
             torch.ops.higher_order.while_loop(
-                lambda *a: one(*a)[0], lambda *a: tuple(two(*a)), operands, (*first, *second)
+                lambda *a: one(*spread(a))[0],
+                lambda *a: tuple(two(*spread(a))),
+                _apart_from(operands, captured),
+                captured,
             )
         )
 

@@ -4,6 +4,7 @@ guards on what it read there."""
 import collections
 import itertools
 import types
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -24,6 +25,7 @@ from ...runtime.guards.guard import (
     Members,
     Obj,
     Path,
+    Referent,
     Stored,
     TypeIs,
 )
@@ -252,6 +254,9 @@ class Provenance:
         self._deep.add(id(obj))
         if isinstance(obj, FROZEN):
             return self.structure(obj)
+        if type(obj) is weakref.ref:
+            self._fixed(obj(), Referent(path))
+            return None
         if has_structure(obj):
             self.structure(obj)
             for part in (

@@ -85,6 +85,8 @@ class ReadRecorder(StoppableMode):
         self.pinned: dict[TracedTensor, Any] = {}
         self.constants: set[TracedTensor] = set()
         self.open_contexts = 0
+        self.entered: list[tuple[Any, Any]] = []  # contexts, by calls, and what stands for them
+        self.variables: list[tuple[Any, ...]] = []  # context variables that the call has set
         self.has_opaque = False  # tensors that only the library takes
         self.symbols_of: list[tuple[Any, TracedTensor, int]] = []  # sizes of nested tensors
         self.has_classes = False  # tensors of a subclass, which may answer torch's functions

@@ -157,7 +157,7 @@ class CompiledFunction:
             return self._uncaptured(args, kwargs)
         first, self._called = not self._called, True
         if (
-            stances.forbid_recording(self.name, first)
+            stances.forbid_recording(self.name, first, lambda: self._why_missed(args, kwargs))
             or awaits_shapes(args)
             or is_transformed()
             or (self.background is not None and not self._pays(self.background))
@@ -304,12 +304,18 @@ class CompiledFunction:
         named = {name: recorder.known.loaded(value, Kwarg(name)) for name, value in kwargs.items()}
         return call_ops.call_root(recorder, self.fn, given, named)
 
+    def _why_missed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The guard that did not hold, with the line that relies on it."""
+        failures = self._dispatcher.explain_miss(args, kwargs)
+        seen = "another outcome" if self._dispatcher.entries else "no call was recorded"
+        return str(failures[0]) if failures else seen
+
     def _note_moving(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Numbers and sizes that an entry took for constants and that are others now: the next
         recording traces them."""
         failures = self._dispatcher.explain_miss(args, kwargs)
         if self._dispatcher.entries:
-            why = str(failures[0]) if failures else "another outcome"
+            why = self._why_missed(args, kwargs)
             self.recompiles.append(why)
             compile_logs.recompiles(self.name, why)
         waiting = self._rerecordings.unfit(self.recordings)
@@ -372,7 +378,8 @@ class CompiledFunction:
             return
         if site.reason is not catalogue.PARALLEL_UNIT:  # about which nothing is to be done
             message = f"{self.name} is not one graph: {site}"
-            diagnostics.warn_once("stopped", message, f"{site.file}:{site.line}")
+            place = site.file, site.line
+            diagnostics.warn_once("stopped", message, f"{site.file}:{site.line}", place)
 
     def _is_one_of_many(self, recorder: Recorder, recording: Recording) -> bool:
         """Whether no entry is made of a recording, since ever more would follow."""

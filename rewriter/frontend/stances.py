@@ -37,12 +37,13 @@ class _State:
 state = _State()
 
 
-def forbid_recording(name: str, first: bool) -> bool:
+def forbid_recording(name: str, first: bool, why: Callable[[], str]) -> bool:
     """Whether eager is to serve a call of `name`, perhaps the `first` one, that would be recorded.
-    Raises RecompileError under "fail_on_recompile"."""
+    Raises RecompileError under "fail_on_recompile"; `why`: what guard did not hold."""
     stance = state.now.name
     if stance == "fail_on_recompile":
-        raise RecompileError(f"{name} would be recorded under the stance 'fail_on_recompile'")
+        asked = f"{name} would be recorded under the stance 'fail_on_recompile'"
+        raise RecompileError(f"{asked}: {why()}")
     return stance == "eager_on_recompile" or (first and stance.endswith("eager_then_compile"))
 
 

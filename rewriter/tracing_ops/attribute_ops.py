@@ -12,13 +12,14 @@ import torch
 from ...runtime.guards.guard import ABSENT, Attr, HasKey, InstDict, Is, Item, Missing, Obj, Path
 from ...runtime.programs.recipes import Apply, ConstRecipe, Input
 from .. import catalogue
+from ..capture import opaque_tensors
 from ..capture.effects import SideEffect, constant, set_attributes
 from ..capture.guarded_kinds import BY_IDENTITY, is_constant
 from ..capture.numbers import scalars
 from ..capture.recording import may_be_made
 from ..capture.trace import Recorder
 from . import data_stores, descriptors, items
-from .calls import gradients, host_calls, log_calls
+from .calls import custom_functions, gradients, host_calls, log_calls
 from .descriptors import guard_class
 from .lookup import (
     MISSING,
@@ -150,7 +151,26 @@ def _of_tensor(rec: Recorder, obj: torch.Tensor, name: str) -> Any:
             rec.known.guard(path, Missing(name))
     if not is_stable(type(obj)):
         guard_classes(rec, type(obj), name)
+    if path is None and name in attributes:
+        return _of_wrapper(rec, obj, name)
     return getattr(obj, name)
+
+
+def _of_wrapper(rec: Recorder, obj: torch.Tensor, name: str) -> Any:
+    """What a tensor holds that an operator gave: what its class's code put there was not seen. A
+    tensor is read in the graph, anything else is compared at later calls."""
+    held, flatten = obj.__dict__[name], getattr(obj, "__tensor_flatten__", None)
+    if (
+        flatten is None
+        or rec.tracker.get(obj) is None
+        or isinstance(held, type | types.FunctionType)
+    ):
+        return held
+    if not isinstance(held, torch.Tensor):
+        opaque_tensors.hold(rec, obj, name, held)
+    elif rec.tracker.get(held) is None and flatten and name in flatten()[0]:
+        return custom_functions.as_node(rec, getattr, (obj, name), {})
+    return held
 
 
 _VOLATILE = "volatile was removed (Variable.volatile is always False)"

@@ -75,14 +75,14 @@ def _answered(a: Any, b: Any, asked: list[tuple[Any, str]]) -> tuple[Any, Any]:
     if not all(id(each) in owners or type(each) in kinds for each in (a, b)):
         return a, b
     stand_ins = {
-        key: type(type(owner).__name__, (), {name: _refuse for _, name in asked})()
+        key: type(
+            type(owner).__name__,
+            (),
+            {name: lambda self, other: NotImplemented for _, name in asked},
+        )()
         for key, owner in owners.items()
     }
     return stand_ins.get(id(a), a), stand_ins.get(id(b), b)
-
-
-def _refuse(self: Any, other: Any) -> Any:
-    return NotImplemented
 
 
 def _turns(a: Any, b: Any, name: str, mirrored: str) -> list[tuple[Any, str, Any]]:
@@ -249,6 +249,8 @@ def _membership(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b:
         found = _is_among(rec, a, b)
         return found if op == "in" else not found
     c_calls.check(rec, ("__eq__", "__hash__"), a, b)
+    if not rec.active:
+        return rec.once(function, (a, b))
     if on_class(type(b), "__contains__") is MISSING:
         c_calls.check(rec, ("__iter__", "__getitem__"), b)
     if isinstance(b, HASHING):
@@ -270,3 +272,25 @@ def _is_among(rec: Recorder, a: Any, values: Any) -> bool:
         if branches.truth(rec, compare(rec, "==", operator.eq, value, a)):
             return True
     return False
+
+
+class Ordered:
+    """A value that C code sorts: what its `<` runs is recorded."""
+
+    __slots__ = ("rec", "value")
+
+    def __init__(self, rec: Recorder, value: Any) -> None:
+        self.rec, self.value = rec, value
+
+    def __lt__(self, other: "Ordered") -> bool:
+        return branches.truth(
+            self.rec, compare(self.rec, "<", operator.lt, self.value, other.value)
+        )
+
+
+def ordered(rec: Recorder, value: Any) -> Any:
+    """The value as C code sorts it, or what does so as the user's own code would."""
+    own = any(c_calls.runs_python(type(value), name) for name in ("__lt__", "__gt__"))
+    if not own:
+        c_calls.check(rec, ("__lt__",), value)
+    return Ordered(rec, value) if own else value

@@ -7,8 +7,10 @@ from typing import Any
 
 from .. import catalogue
 from ..capture.guarded_kinds import is_constant
+from ..capture.nested import concretize
 from ..capture.numbers.scalars import TRACED, concretize_scalar
 from ..capture.trace import Recorder
+from .calls import field_methods
 from .lookup import PLAIN_TYPES, SpecialMethod, is_stable, on_class, special_method
 
 MAX_WALKED_OBJECTS = 20_000
@@ -43,24 +45,40 @@ def given(rec: Recorder, ask: Callable[[Any], Any], owner: Any, name: str, answe
         raise
 
 
+# What the methods that C code calls may ask of the fields that they read.
+_OF_FIELDS = ("__eq__", "__hash__", "__len__", "__bool__", *field_methods.TEXTS)
+_READING = frozenset((*_OF_FIELDS, "__ne__", "__lt__", "__le__", "__gt__", "__ge__"))
+
+
 def check(rec: Recorder, names: tuple[str, ...], *values: Any) -> None:
-    """C code is about to call the special methods `names` of `values` and of what is in them."""
+    """C code is about to call the special methods `names` of `values` and of what is in them: those
+    that do more than read fields would do it unseen."""
     if not names:
         return
-    rest, seen = list(values), set()
+    rest, seen, asked, classes = list(values), set(), list[tuple[type, str]](), set[type]()
+    texts = any(name in field_methods.TEXTS for name in names)
     while rest:
         obj = rest.pop()
         if is_constant(obj) or id(obj) in seen:
             continue
         seen.add(id(obj))
         cls = type(obj)
-        for name in names:
-            if runs_python(cls, name):
-                rec.stop(catalogue.UNSUPPORTED, f"{cls.__name__}.{name} may be called by C code")
-                return
+        classes.add(cls)
+        found = [(cls, name) for name in names if runs_python(cls, name)]
+        if found and len(seen) < MAX_WALKED_OBJECTS:
+            names = tuple(dict.fromkeys((*names, *_OF_FIELDS)))
+            asked += found
+            fields = field_methods.fields_of(obj)
+            rest.extend(concretize(fields) if texts else fields)  # C drops what is traced
         if isinstance(obj, list | tuple | set | frozenset) and len(seen) < MAX_WALKED_OBJECTS:
             rest.extend(obj)
         elif isinstance(obj, slice):
             rest.extend((obj.start, obj.stop, obj.step))
         elif isinstance(obj, dict) and len(seen) < MAX_WALKED_OBJECTS:
             rest.extend((*dict.keys(obj), *dict.values(obj)))
+    for cls, name in dict.fromkeys(asked):
+        if name not in _READING or not field_methods.reads_fields(
+            rec, cls, name, frozenset(classes)
+        ):
+            rec.stop(catalogue.UNSUPPORTED, f"{cls.__name__}.{name} may be called by C code")
+            return

@@ -2,6 +2,7 @@
 the others read it."""
 
 import collections
+import functools
 import types
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..capture.guarded_kinds import HASHING, MAPPINGS
 from ..capture.nested import concretize
 from ..capture.numbers import scalars
 from ..capture.trace import Recorder
-from . import c_calls, items
+from . import binaries, c_calls, items
 from .lookup import owner_of
 
 _TYPES: tuple[type, ...] = (
@@ -49,7 +50,6 @@ _ASKING = {
     **dict.fromkeys(("get", "setdefault", "add", "discard", "update"), ("__eq__", "__hash__")),
     **dict.fromkeys((*_SET_WRITES, *_IN_PLACE), ("__eq__", "__hash__")),
     "pop": ("__eq__", "__hash__"),
-    "sort": ("__lt__",),
 }
 _KEYED = (dict, collections.OrderedDict, collections.defaultdict)
 _BY_KEY = frozenset("get setdefault pop __contains__ __getitem__ remove discard".split())
@@ -68,8 +68,10 @@ def call_method(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dic
     if isinstance(owner, torch.Size):
         return getattr(concretize(owner), name)(*concretize(args), **concretize(kwargs))
     c_calls.check(rec, _ASKING.get(name, ()), owner, args)
-    if name == "sort" and kwargs.get("key") is not None:
-        kwargs = {**kwargs, "key": rec.rewriter.callback(rec, kwargs["key"])}
+    if not rec.active:
+        return rec.once(function, args, kwargs)
+    if name == "sort":
+        kwargs = _in_order(rec, owner, kwargs)
     if name in _ITEMS and type(owner) in (dict, list) and len(args) == _ITEMS[name] and not kwargs:
         return (items.store if name == "__setitem__" else items.delete)(rec, owner, *args)
     if name == "__getitem__" and len(args) == 1 and _misses(owner, concretize(args[0])):
@@ -125,6 +127,17 @@ def _at_key(rec: Recorder, function: Any, owner: Any, name: str, args: tuple[Any
     value = args[1] if len(args) > 1 else None
     items.store(rec, owner, key, value)
     return value
+
+
+def _in_order(rec: Recorder, owner: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a sort whose key, and whose comparisons, are the user's code."""
+    key, ordered = kwargs.get("key"), functools.partial(binaries.ordered, rec)
+    if key is not None:
+        measure = rec.rewriter.callback(rec, key)
+        return {**kwargs, "key": lambda value: ordered(concretize(measure(value)))}
+    if any(type(ordered(value)) is binaries.Ordered for value in owner):
+        return {**kwargs, "key": ordered}
+    return kwargs
 
 
 def _sorted(

@@ -14,7 +14,7 @@ from .. import catalogue
 from ..capture import current
 from ..capture.effects import SideEffect
 from ..capture.trace import Recorder
-from .lookup import is_stable, python_method
+from .lookup import is_stable, owner_of, python_method
 
 _GRAD_MODES = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
 _WITHOUT_CLASSES: Any = (torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction)
@@ -51,6 +51,44 @@ def enter(rec: Recorder, manager: Any) -> Any:
         return _Rewritten(rec, manager)
     rec.stop(catalogue.UNSUPPORTED, f"the context manager {type(manager).__name__}")
     return manager
+
+
+_ENTERED_BY_CALL: frozenset[Any] = frozenset(
+    getattr(cls, name)
+    for cls in (torch.autocast, torch.inference_mode, *_LABELS, *_LOCKS)
+    for name in ("__enter__", "__exit__")
+)
+
+
+def takes_method(function: Any) -> bool:
+    """Whether this enters or leaves, by a call as ExitStack makes it, what `with` enters above."""
+    kinds = types.FunctionType | types.MethodDescriptorType
+    return isinstance(function, kinds) and function in _ENTERED_BY_CALL
+
+
+def call_method(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    manager, *error = args
+    if function.__name__ == "__exit__":
+        entered = next((each for each in reversed(rec.entered) if each[0] is manager), None)
+        if entered is None:
+            rec.stop(catalogue.UNSUPPORTED, f"{type(manager).__name__} was entered elsewhere")
+            return rec.once(function, args, kwargs)
+        rec.entered.remove(entered)
+        return entered[1].__exit__(*error)
+    entering = enter(rec, manager)
+    rec.entered.append((manager, entering))
+    return entering.__enter__()
+
+
+def takes_lock(function: Any) -> bool:
+    return isinstance(owner_of(function), _LOCKS) and function.__name__ in ("acquire", "release")
+
+
+def call_lock(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if args or kwargs:
+        rec.stop(catalogue.OPAQUE_CALL, f"{function.__name__}() that may fail")
+        return rec.once(function, args, kwargs)
+    return _Locked(rec, function.__self__).done(function.__name__)
 
 
 class _Autocast:
@@ -148,13 +186,13 @@ class _Locked:
         self._rec, self._lock = rec, lock
 
     def __enter__(self) -> Any:
-        return self._done("acquire")
+        return self.done("acquire")
 
     def __exit__(self, *error: Any) -> None:
-        self._done("release")
+        self.done("release")
 
-    def _done(self, name: str) -> Any:
-        result = getattr(self._lock, name)()
+    def done(self, name: str) -> Any:
+        result = self._rec.once(getattr(self._lock, name))
         if self._rec.active:
             function = getattr(type(self._lock), name)
             self._rec.effects.append(SideEffect(function, (self._lock,)))

@@ -18,6 +18,8 @@ from . import c_calls
 from .calls import kernel_launches
 from .lookup import MISSING, guard_classes, is_stable, on_class, python_method, special_method
 
+_COUNTED = (*SEQUENCES, str, bytes, range)
+
 
 def load(rec: Recorder, obj: Any, key: Any) -> Any:
     """`obj[key]`, guarded if the container is from outside."""
@@ -34,9 +36,11 @@ def load(rec: Recorder, obj: Any, key: Any) -> Any:
         made = on_class(obj, "__class_getitem__")
         if made is not MISSING and special_method(made) is not None and not is_stable(obj):
             return _parametrised(rec, obj, key, made)
-    key = concretize(key)
+    key = concretize(as_index(rec, key) if isinstance(obj, _COUNTED) else key)
     if not is_constant(key):
         c_calls.check(rec, ("__eq__", "__hash__", "__index__"), key)
+        if not rec.active:
+            return rec.once(operator.getitem, (obj, key))
         guard_content(rec, key)
     path = rec.known.touch(obj)
     if isinstance(obj, dict):
@@ -74,6 +78,10 @@ def _with_tensors(rec: Recorder, key: Any) -> Any:
     if type(key) is tuple:
         parts = tuple(_with_tensors(rec, part) for part in key)
         return key if all(a is b for a, b in zip(parts, key, strict=True)) else parts
+    if type(key) is slice:
+        bounds = (key.start, key.stop, key.step)
+        return slice(*(_with_tensors(rec, bound) for bound in bounds))
+    key = as_index(rec, key)
     if not constant_values.is_array(key):
         return key
     moving = moving_arrays.as_input(rec, key)
@@ -81,6 +89,14 @@ def _with_tensors(rec: Recorder, key: Any) -> Any:
         return moving
     guard_arguments(rec, (key,), {})
     return constant_values.as_tensor(rec, torch.from_numpy, key)
+
+
+def as_index(rec: Recorder, value: Any) -> Any:
+    """The number that an object of the user's stands for where one is needed."""
+    if isinstance(value, torch.Tensor) or type(value) in scalars.TRACED or is_constant(value):
+        return value
+    method = python_method(rec, value, "__index__")
+    return value if method is None else rec.call(method, (value,), {})
 
 
 def check_key(rec: Recorder, key: Any) -> None:
@@ -196,6 +212,7 @@ def store(rec: Recorder, obj: Any, key: Any, value: Any) -> None:
         rec.call(method, (obj, key, value), {})
         return
     key = concretize(key)
+    _check_place(rec, obj, key)
     if isinstance(obj, SEQUENCES):
         _guard_place(rec, obj, key)
     _before(rec, obj)
@@ -211,16 +228,22 @@ def delete(rec: Recorder, obj: Any, key: Any) -> None:
         rec.call(method, (obj, key), {})
         return
     key = concretize(key)
+    _check_place(rec, obj, key)
     _guard_place(rec, obj, key)
     _before(rec, obj)
     rec.once(delete_item, (obj, key))
     _after(rec, obj, key, SideEffect(delete_item, (obj, key)))
 
 
+def _check_place(rec: Recorder, obj: Any, key: Any) -> None:
+    if not is_constant(key):
+        c_calls.check(rec, ("__eq__", "__hash__"), key)
+
+
 def _guard_place(rec: Recorder, obj: Any, key: Any) -> None:
     """Whether there is such an item to write decides whether the statement raises."""
     path = rec.known.touch(obj)
-    if path is None or rec.known.was_written(obj):
+    if path is None or rec.known.was_written(obj) or not rec.active:
         return
     named = type(obj) is dict and type(key) in PLAIN_KEYS
     if isinstance(obj, SEQUENCES) and type(key) is int:

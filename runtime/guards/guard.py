@@ -8,6 +8,7 @@ This module is the public face of `paths`, `checks`, `tensor_meta` and `guard_st
 """
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -96,7 +97,16 @@ class GuardFailure:
     guard: Guard | None = None
 
     def __str__(self) -> str:
-        return self.message
+        """As the user would write the path: `args[0].layers[3].eps`."""
+        return _ATTRIBUTE.sub(_as_written, self.message)
+
+
+def _as_written(found: re.Match[str]) -> str:
+    name = found[1]
+    return f"[{name}]" if name.isdigit() else f".{name}"
+
+
+_ATTRIBUTE = re.compile(r"\.__dict__(?:\['_(?:modules|parameters|buffers)'\])?\['(\w+)'\]")
 
 
 class GuardSet:

@@ -2,6 +2,7 @@
 
 import inspect
 import operator
+import os
 from pathlib import Path
 
 import dynfix
@@ -75,6 +76,40 @@ def test_eager_on_recompile_and_fail_on_recompile():
         with pytest.raises(RuntimeError, match="fail_on_recompile"):
             f(Y)
     assert len(graphs) == 1
+
+
+def test_fail_on_recompile_names_the_guard_and_its_line():
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.Sequential(torch.nn.Linear(2, 2))
+            self.layers[0].scale = 2
+
+        def forward(self, x):
+            return self.layers(x) * self.layers[0].scale
+
+    model = Scaled()
+    compiled = dynfix.compile(model, backend="eager")
+    none = pytest.raises(RuntimeError, match="no call was recorded")
+    with dynfix.set_stance("fail_on_recompile"), none:
+        compiled(torch.ones(1, 2))
+    compiled(torch.ones(1, 2))
+    model.layers[0].scale = 3
+    line = Scaled.forward.__code__.co_firstlineno + 1
+    said = rf"\.layers\[0\]\.scale \(.*test_names\.py:{line}\) was 2, is 3"
+    with dynfix.set_stance("fail_on_recompile"), pytest.raises(RuntimeError, match=said):
+        compiled(torch.ones(1, 2))
+
+
+def test_a_warning_stands_at_the_users_line():
+    def f(x):
+        return x + len(str(id(x)))
+
+    with pytest.warns(dynfix.DynfixWarning) as warned:
+        dynfix.compile(f)(torch.ones(2))
+    (each,) = warned
+    assert os.path.samefile(each.filename, __file__)
+    assert each.lineno == f.__code__.co_firstlineno + 1
 
 
 def test_eager_then_compile():

@@ -209,3 +209,40 @@ def test_functions_mapped_over_rows(program, backend):
     for _ in range(3):
         x, y = torch.randn(4, 3), torch.randn(4, 3)
         torch.testing.assert_close(compiled(x, y), program(x, y))
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_loop_whose_functions_share_tensors(backend):
+    def newton(a):
+        start = torch.zeros((), dtype=torch.long), torch.ones_like(a)
+        return torch.while_loop(
+            lambda i, x: ((x * x - a).abs().max() > 1e-4) & (i < 20),
+            lambda i, x: (i + 1, 0.5 * (x + a / x)),
+            start,
+        )
+
+    def twice(a):
+        return torch.while_loop(
+            lambda i, x, y: (i < 3) & (a.sum() < 99),
+            lambda i, x, y: (i + 1, y + a, x * 2),
+            (torch.tensor(0), a, a),
+        )
+
+    for program in (newton, twice):
+        compiled = dynfix.compile(program, fullgraph=True, backend=backend)
+        for scale in (1, 5, 30):
+            a = torch.rand(3) + scale
+            torch.testing.assert_close(compiled(a), _looped(program, a))
+
+
+def _looped(program, a):
+    """What the loop gives by Python's `while`."""
+
+    def loop(test, body, carried):
+        while test(*carried):
+            carried = body(*carried)
+        return carried
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "while_loop", loop)
+        return program(a)

@@ -1,8 +1,11 @@
 """Programs of today's practice, each one graph of our own compiler: modules in torch.func,
 exported programs, policies of checkpoints, contexts, text without a file, overlapping inputs."""
 
+import contextlib
+import contextvars
 import functools
 import threading
+import weakref
 
 import dynfix
 import pytest
@@ -20,6 +23,9 @@ net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linea
 W = torch.randn(3, 3, requires_grad=True)
 lock = threading.RLock()
 counted: list[int] = []
+scale = contextvars.ContextVar("scale", default=2.0)
+first = weakref.ref(net[0])
+held = weakref.WeakKeyDictionary({net[0]: 2.0})
 
 
 def derivatives(x):
@@ -56,6 +62,47 @@ def under_a_lock(x):
     return y + 1
 
 
+def contexts_by_calls(x):
+    x = x.t() @ x
+    with contextlib.ExitStack() as entered:
+        entered.enter_context(torch.autocast("cpu", torch.bfloat16))
+        entered.enter_context(lock)
+        y = x @ x
+        entered.enter_context(torch.autocast("cpu", enabled=False))
+        z = x @ x
+    manager = torch.autocast("cpu", torch.bfloat16)
+    manager.__enter__()
+    try:
+        y = y * (x @ x)
+    finally:
+        manager.__exit__(None, None, None)
+    lock.acquire()
+    try:
+        return y.float() + z + x @ x
+    finally:
+        lock.release()
+
+
+def scaled(x):
+    return x * scale.get()
+
+
+def context_variables(x):
+    outer = scale.set(scale.get() + 1.0)
+    inner = scale.set(x.mean())
+    y = scaled(x)
+    scale.reset(inner)
+    try:
+        return y + scaled(x)
+    finally:
+        scale.reset(outer)
+
+
+def weak_keys(x):
+    weights = held.get(first(), 3.0) if first() in held else 5.0
+    return net(x) * weights + held[net[0]]
+
+
 TEXT = """
 def wrapped(*args, **kwargs):
     if not isinstance(args[0], Tensor):
@@ -74,6 +121,9 @@ PROGRAMS = [
     under_a_lock,
     from_text,
     by_eval,
+    contexts_by_calls,
+    context_variables,
+    weak_keys,
 ]
 
 
@@ -111,6 +161,20 @@ def stretched(a, b):
     wide = a[:1].expand(4)
     wide[-1] = 3
     return wide + b
+
+
+def test_what_weak_keys_and_context_variables_hold_is_guarded():
+    compiled = dynfix.compile(lambda x: (scaled(x), weak_keys(x)), fullgraph=True)
+    with contextlib.ExitStack() as undo:
+        for step in range(5):
+            x = torch.randn(2, 3)
+            with torch.no_grad():
+                torch.testing.assert_close(compiled(x), (scaled(x), weak_keys(x)))
+            if step == 1:
+                undo.callback(held.__setitem__, net[0], held[net[0]])
+                held[net[0]] = 4.0
+            if step == 2:
+                undo.callback(scale.reset, scale.set(7.0))
 
 
 @pytest.mark.parametrize("program", [shifts, stretched])

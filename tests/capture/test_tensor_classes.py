@@ -96,6 +96,119 @@ def test_quantised_weights():
     torch.testing.assert_close(compiled(x), model(x))
 
 
+class Pair(torch.Tensor):
+    """Two tensors, each computed with by itself."""
+
+    @staticmethod
+    def __new__(cls, first, second):
+        shape, dtype = first.shape, first.dtype
+        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype)
+
+    def __init__(self, first, second):
+        self.first, self.second = first, second
+
+    def __tensor_flatten__(self):
+        return ["first", "second"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner, meta, size, stride):
+        return Pair(inner["first"], inner["second"])
+
+    def both(self):
+        return self.first + self.second
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        def of(name):
+            return [getattr(each, name) if isinstance(each, cls) else each for each in args]
+
+        first, second = func(*of("first")), func(*of("second"))
+        return cls(first, second) if isinstance(first, torch.Tensor) else first
+
+
+CONSTANT = Pair(torch.ones(4), torch.arange(4.0))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: (Pair(x, x + 1) * 2).first + 1,
+        lambda x: (CONSTANT * x).second.sin(),
+        lambda x: (Pair(x, x * x).relu() + CONSTANT).both(),
+        lambda x: Pair(x.detach(), x).t().detach().both().sum(),
+        lambda x: (Pair(x, x) * 3, (Pair(x, x + 1) + 1).first),
+    ],
+)
+@pytest.mark.parametrize("backend", ["native", "eager"])
+def test_tensors_inside_of_what_operators_gave(program, backend):
+    compiled = dynfix.compile(program, fullgraph=True, backend=backend)
+    for number in range(3):
+        x = torch.randn(4) * number
+        got, expected = ([y for y in _inner(f(x))] for f in (compiled, program))
+        torch.testing.assert_close(got, expected)
+
+
+class Labelled(Pair):
+    """Its results have the larger label of the operands."""
+
+    def __init__(self, first, second, label=0):
+        super().__init__(first, second)
+        self.label = label
+
+    __new__ = lambda cls, first, second, label=0: Pair.__new__(cls, first, second)  # noqa: E731
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        made = super().__torch_dispatch__(func, types, args, kwargs)
+        made.label = max(each.label for each in args if isinstance(each, cls))
+        return made
+
+
+def test_what_such_tensors_hold_besides_is_compared():
+    def program(a, b):
+        made = a * b
+        if made.label == 3:
+            return made.first - 1
+        return made.second * made.label
+
+    compiled = dynfix.compile(program, fullgraph=True)
+    for label in (1, 2, 3, 1, 5, 3):
+        given = Labelled(torch.ones(3), torch.ones(3) * 2, label), Labelled(*torch.ones(2, 3), 2)
+        torch.testing.assert_close(compiled(*given), program(*given))
+
+
+class Named(torch.Tensor):
+    @staticmethod
+    def __new__(cls, data, names):
+        made = torch.Tensor._make_subclass(cls, data)
+        made.of = names
+        return made
+
+    def total(self, name):
+        place = self.of.index(name)
+        rest = tuple(each for each in self.of if each != name)
+        return Named(self.as_subclass(torch.Tensor).sum(place), rest)
+
+
+def test_a_class_that_makes_its_tensors_of_others():
+    def program(x):
+        made = Named(x * 2, ("a", "b")).total("a")
+        made.add_(1)
+        return made, made.of, made.as_subclass(torch.Tensor) + x
+
+    compiled = dynfix.compile(program, fullgraph=True)
+    for rows in (2, 2, 3):
+        x = torch.randn(rows, 3, requires_grad=True)
+        (got, names, total), (expected, others, sums) = compiled(x), program(x)
+        assert type(got) is Named and names == others
+        torch.testing.assert_close((torch.Tensor(got), total), (torch.Tensor(expected), sums))
+
+
+def _inner(result):
+    parts = result if isinstance(result, tuple) else (result,)
+    return [each.both() if isinstance(each, Pair) else each for each in parts]
+
+
 class Shifted(TorchFunctionMode):
     def __init__(self, by):
         super().__init__()

@@ -1,5 +1,6 @@
 """Gradients that the user's own code takes: autograd.Function, transforms, hooks, training steps."""
 
+import dynfix
 import pytest
 import torch
 from helpers import Case, X, Y, one_graph, same, tensor
@@ -199,3 +200,32 @@ def test_autograd_function_that_reads_attributes_of_functions_and_its_own():
     first, second = (tensor(1, 2, 3, grad=True), "a"), (tensor(3, 2, 1, grad=True), "bb")
     fn = same(make, first, second, change(3.0, 2.0), first, change(3.0, 4.0), second, first)
     one_graph(fn)
+
+
+class _Numbers(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, n):
+        ctx.n = n
+        return x * n, None, x.shape[0], n + 1, "text"
+
+    @staticmethod
+    def backward(ctx, grad, *_):
+        return grad * ctx.n, None
+
+
+def test_autograd_function_that_gives_numbers_too():
+    def program(x, n):
+        y, none, size, more, text = _Numbers.apply(x * 2, n)
+        return y * size, none, more, text, size
+
+    compiled = dynfix.compile(program, fullgraph=True)
+    for size, n in ((3, 2), (3, 3), (4, 3), (6, 3), (6, 5)):
+        found = []
+        for function in (program, compiled):
+            x = torch.linspace(0, 1, size, requires_grad=True)
+            result = function(x, n)
+            result[0].sum().backward()
+            found.append((*result, x.grad))
+        (expected, *others), (got, *rest) = found
+        torch.testing.assert_close((got, rest[-1]), (expected, others[-1]))
+        assert rest[:-1] == others[:-1]

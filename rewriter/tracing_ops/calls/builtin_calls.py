@@ -290,7 +290,7 @@ def _sorted(rec: Recorder, iterable: Any, *, key: Any = None, reverse: Any = Fal
     keys = concretize(
         [rec.call(key, (value,), {}) for value in values] if key is not None else values
     )
-    c_calls.check(rec, ("__lt__",), keys)
+    keys = [binaries.ordered(rec, each) for each in keys]
     order = rec.once(sorted, (range(len(values)),), {"key": keys.__getitem__, "reverse": reverse})
     return [values[index] for index in order]
 

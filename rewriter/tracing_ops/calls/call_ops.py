@@ -296,6 +296,7 @@ _DUNDERS = tuple(
 
 
 _COPYING = ("__deepcopy__", "__reduce_ex__", "__reduce__", "__getstate__", "__setstate__")
+_TEXTS = ("__str__", "__repr__", "__format__", "__getitem__")
 _NUMBERS = ("__index__", "__int__", "__float__")
 
 
@@ -307,11 +308,14 @@ def _pure(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
         return scalars.apply(function, *args)
     if is_format(function, args, kwargs):
         return traced_text_format(rec, function, args, kwargs)
+    if function is range:
+        args = tuple(items.as_index(rec, arg) for arg in args)
     items.guard_arguments(rec, (function, owner, *args), kwargs)
     args, kwargs = callbacks.settling(rec, function, args, kwargs)
     computing = getattr(function, "__module__", None) in _COMPUTING
     if computing or isinstance(owner, str) or _is_pure_python(function):
-        c_calls.check(rec, _DUNDERS, *args, *kwargs.values())
+        text = isinstance(owner, str) and function.__name__ == "format"
+        c_calls.check(rec, _TEXTS if text else _DUNDERS, *args, *kwargs.values())
     if type(owner) in TRACED:
         function = getattr(concretize(owner), function.__name__)
     if not isinstance(function, type) or function.__module__ != "itertools":
@@ -463,6 +467,9 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (tensor_subclasses.takes_getter, tensor_subclasses.get),
     (tensor_subclasses.takes_wrapper, tensor_subclasses.wrap),
     (contexts.takes, contexts.call),
+    (contexts.takes_method, contexts.call_method),
+    (contexts.takes_lock, contexts.call_lock),
+    (host_calls.takes_variable, host_calls.use_variable),
     (higher_order.takes, higher_order.call),
     (callbacks.calls_functionally, callbacks.functional_call),
     (_is_compiled, _compiled),

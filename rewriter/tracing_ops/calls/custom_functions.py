@@ -9,7 +9,7 @@ import torch
 from ....runtime.guards.guard import Attr, Is, Obj
 from ... import catalogue
 from ...capture import current
-from ...capture.nested import plain_in
+from ...capture.nested import concretize, plain_in, tensors_in
 from ...capture.trace import Recorder
 from ...source.live_source import NotRewritable
 from ..lookup import owner_of
@@ -37,7 +37,13 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
         return rec.once(function, plain_in(args), plain_in(kwargs))
     _guard_parts(rec, cls)
     reads.guard(rec)
-    return as_node(rec, function, args, kwargs)
+    target = TensorsOf(function)
+    result = as_node(rec, target, args, kwargs)
+    if not target.constants:
+        return result
+    for tensor in tensors_in(args):  # what numbers it gives may follow from sizes
+        concretize(tuple(tensor.shape))
+    return tuple(target.constants.get(place, part) for place, part in enumerate(result))
 
 
 def _guard_parts(rec: Recorder, cls: Any) -> None:
@@ -109,7 +115,8 @@ def as_node(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[st
     before = current.install(None)
     try:
         with torch._C.DisableTorchFunction():
-            named = function if isinstance(function, types.FunctionType) else Called(function)
+            is_named = isinstance(function, types.FunctionType | Called)
+            named = function if is_named else Called(function)
             return rec.opaque(named, args, kwargs)
     finally:
         if rec.active:
@@ -130,3 +137,23 @@ class Called:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorsOf(Called):
+    """Calls `function`, and gives None for the constants in its result: `constants`, by place, of
+    the call that was recorded."""
+
+    constants: dict[int, Any] = dataclasses.field(default_factory=dict, compare=False)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        result = self.function(*args, **kwargs)
+        if not isinstance(result, tuple) or not any(map(_is_plain_constant, result)):
+            return result
+        places = enumerate(result)
+        self.constants.update({at: part for at, part in places if _is_plain_constant(part)})
+        return tuple(None if _is_plain_constant(part) else part for part in result)
+
+
+def _is_plain_constant(value: Any) -> bool:
+    return isinstance(value, int | float | str)

@@ -19,6 +19,7 @@ from ....runtime.programs.host_generators import GENERATORS
 from ....runtime.programs.recipes import Apply, ConstRecipe, HostCall, Input
 from ....runtime.programs.undo import version_of
 from ... import catalogue
+from ...capture.effects import SideEffect
 from ...capture.guarded_kinds import is_constant
 from ...capture.nested import concretize
 from ...capture.numbers import scalars
@@ -48,8 +49,6 @@ def takes(function: Any) -> bool:
     if isinstance(function, types.BuiltinFunctionType) and function in ANSWERS:
         return True
     owner = owner_of(function)
-    if isinstance(owner, contextvars.ContextVar):
-        return bool(function.__name__ == "get")
     return isinstance(owner, GENERATORS) and not isinstance(owner, random.SystemRandom)
 
 
@@ -66,8 +65,6 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
     if isinstance(function, types.BuiltinFunctionType) and function in CLOCKS:
         rec.breaks(catalogue.OPAQUE_CALL, getattr(function, "__name__", "a clock"))
         rec.cut()
-    if isinstance(owner_of(function), contextvars.ContextVar):
-        return _context_variable(rec, function, args)
     rec.before_change()
     keywords = {name: scalars.recipe_of(value) for name, value in kwargs.items()}
     recipes = tuple(scalars.recipe_of(value) for value in args)
@@ -83,7 +80,40 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
     return rec.host_call(HostCall(function, recipes, keywords), result)
 
 
-def _context_variable(rec: Recorder, function: Any, args: tuple[Any, ...]) -> Any:
+def takes_variable(function: Any) -> bool:
+    return isinstance(owner_of(function), contextvars.ContextVar)
+
+
+def use_variable(
+    rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """`get`, `set` and `reset` of a context variable. What the call sets and takes back is no
+    effect of it."""
+    variable, name = owner_of(function), function.__name__
+    mine = [each for each in rec.variables if each[0] is variable]
+    if name == "get" and mine:
+        return mine[-1][1]
+    if name == "get" and fits(args, kwargs):
+        return _read_variable(rec, function, args)
+    if name == "set":
+        token = rec.once(function, args, kwargs)
+        effect = SideEffect(_set_variable, (variable, *args))
+        rec.effects.append(effect)
+        rec.variables.append((variable, args[0], token, effect))
+        return token
+    if name == "reset" and mine and mine[-1][2] is args[0]:
+        rec.variables[:] = [each for each in rec.variables if each is not mine[-1]]
+        rec.effects[:] = [each for each in rec.effects if each is not mine[-1][3]]
+    else:
+        rec.stop(catalogue.OPAQUE_CALL, f"{name}() of a context variable")
+    return rec.once(function, args, kwargs)
+
+
+def _set_variable(variable: contextvars.ContextVar[Any], value: Any) -> None:
+    variable.set(value)
+
+
+def _read_variable(rec: Recorder, function: Any, args: tuple[Any, ...]) -> Any:
     """Asked again, and compared, at every later call."""
     result = function(*concretize(args))
     if not is_constant(result):

@@ -312,12 +312,26 @@ def _move_down(heap: Any, place: int) -> None:
     _move_up(heap, start, place)
 
 
+def _key_of_comparison(mycmp: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
+    """functools.cmp_to_key: https://docs.python.org/3/library/functools.html"""
+    return lambda obj: _ByComparison(mycmp, obj)
+
+
+class _ByComparison:
+    def __init__(self, mycmp: Callable[[Any, Any], Any], obj: Any) -> None:
+        self.mycmp, self.obj = mycmp, obj
+
+    def __lt__(self, other: "_ByComparison") -> Any:
+        return self.mycmp(self.obj, other.obj) < 0
+
+
 _bound: Any = torch.Tensor.__torch_function__
 ANSWERS = _bound.__func__  # what subclasses inherit
 
 STAND_INS: dict[Any, Any] = {
     ANSWERS: _answered_by_tensor,
     torch._check_is_size: _check_is_size,
+    functools.cmp_to_key: _key_of_comparison,
     heapq.heappush: _heap_push,
     heapq.heappop: _heap_pop,
     heapq.heapreplace: _heap_replace,

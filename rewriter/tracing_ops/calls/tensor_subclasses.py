@@ -16,8 +16,9 @@ from . import custom_functions
 
 
 def takes(function: Any) -> bool:
-    """Whether this is `as_subclass`, of a tensor or of the class."""
-    if function is torch.Tensor.as_subclass:
+    """Whether this is `as_subclass`, of a tensor or of the class, or what makes a subclass's tensor
+    of another one without its history."""
+    if function is torch.Tensor.as_subclass or function is torch.Tensor._make_subclass:
         return True
     owner = owner_of(function)
     return isinstance(owner, torch.Tensor) and function.__name__ == "as_subclass"
@@ -26,8 +27,10 @@ def takes(function: Any) -> bool:
 def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     owner = owner_of(function)
     given = args if owner is None else (owner, *args)
+    if function is torch.Tensor._make_subclass and len(args) == 2:
+        given = rec.call(torch.Tensor.detach, args[1:], {}), args[0]
     if len(given) != 2 or kwargs or not isinstance(given[1], type):
-        rec.stop(catalogue.UNSUPPORTED, "as_subclass() of what is no class")
+        rec.stop(catalogue.UNSUPPORTED, f"these arguments of {function.__name__}()")
         return rec.once(function, args, kwargs)
     try:
         return rec.with_class(*given)
