@@ -3,7 +3,8 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from ...runtime.options import Options
 from ..capture import current
 from ..tracing_ops import lookup
 from ..tracing_ops.calls import known_calls
-from . import compiled_function
+from . import compiled_function, packaging
 from .config import config, make_options
 from .explain import ExplainOutput, explain
 from .module_class import (
@@ -36,6 +37,7 @@ __all__ = [
     "explain",
     "graph_break",
     "is_compiling",
+    "package",
     "reset",
 ]
 
@@ -174,7 +176,52 @@ def _wrapper(call: Callable[..., Any], original: Any, entry: Any) -> Callable[..
     functools.update_wrapper(compiled, original)
     compiled._dynfix_original = original  # type: ignore[attr-defined]
     compiled._dynfix_entry = entry  # type: ignore[attr-defined]
+    compiled.aot_compile = functools.partial(_aot_compile, compiled)  # type: ignore[attr-defined]
     return compiled
+
+
+def _aot_compile(compiled: Any, example_inputs: tuple[Any, Any]) -> Any:
+    """What `torch.compile(f).aot_compile` is: compile for calls like `example_inputs`, a pair of
+    arguments; `save_compiled_function(path)` of the result writes a package."""
+    return packaging.aot_compile(*_compiled_parts(compiled), example_inputs)
+
+
+def package(
+    model: Any,
+    path: str | os.PathLike[str],
+    examples: Sequence[tuple[Any, ...]],
+    *,
+    weights: str = "inside",
+    dynamic: bool | None = None,
+) -> str:
+    """Compile `model` (a module, a function, or what `compile` made of one) for inference, and write
+    it to one file that `load` serves from: weights, kernels for this machine's processor, guards.
+
+    `examples`: calls, each a pair `((x,), {"mask": mask})`; sizes that differ between them become
+    symbolic. `weights`: "inside", or "separate" for those of `state_dict()`, which `load` is then
+    given. `dynamic`: as of `compile`. Runs the examples, twice; buffers stay as they are. Returns
+    the digest of the file. Raises PackageError for what such a file cannot hold (graph breaks, side
+    effects, operators that are not torch's), with the line.
+    """
+    compiled = model if _compiled_parts(model) else compile(model, dynamic=dynamic)
+    entry, owner = _compiled_parts(compiled)
+    if dynamic is not None:
+        changed = entry.options.replace(dynamic=dynamic)
+        entry = compiled_function.CompiledFunction(entry.fn, changed)
+    return packaging.write(entry, owner, path, examples, weights)
+
+
+def _compiled_parts(compiled: Any) -> Any:
+    """(entry, what its calls begin with) of what `compile` gave; None of anything else."""
+    entry = getattr(compiled, "_dynfix_entry", None)
+    if entry is None:
+        return None
+    original = compiled._dynfix_original
+    if isinstance(original, torch.nn.Module):
+        return entry, (original,)
+    if inspect.ismethod(original):
+        return entry, (original.__self__,)
+    return entry, () if entry.fn is original else (original,)
 
 
 def reset() -> None:

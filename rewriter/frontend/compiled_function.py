@@ -125,6 +125,15 @@ class CompiledFunction:
         """In eager; in parts, if the function could be cut where it breaks."""
         return (self._opened or self.eager)(*args, **kwargs)
 
+    def entry_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry | None:
+        """The compiled entry whose guards, and relations between sizes, hold for such a call."""
+        for entry in self._dispatcher.entries:
+            inputs = entry.guards.match(args, kwargs)
+            if inputs is not None and isinstance(entry, CacheEntry) and not entry.stays_eager:
+                if entry.plan.holds is None or entry.plan.holds(inputs):
+                    return entry
+        return None
+
     @property
     def parts(self) -> tuple["CompiledFunction", ...]:
         """Itself, and what it calls since it runs in parts."""

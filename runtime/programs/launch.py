@@ -1,6 +1,7 @@
 """Callables for compiled loops, native ones, or ctypes where no extension can be built; and for
 products by the library."""
 
+import contextlib
 import ctypes
 import dataclasses
 import functools
@@ -62,11 +63,12 @@ def place_of(launch: Callable[..., None]) -> Place | None:
 
 class Library:
     """A loaded library of kernels; `kernel(name, big)` gives a callable that takes tensors or
-    addresses."""
+    addresses. `place`: what the loader finds the file by, if not by its path in the cache."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, place: str | None = None) -> None:
         self._file = path.name
-        with disk_cache.loading(path) as place:
+        found = disk_cache.loading(path) if place is None else contextlib.nullcontext(place)
+        with found as place:
             self._library = ctypes.CDLL(place)
 
     def kernel(self, name: str, big: bool) -> Callable[..., None]:

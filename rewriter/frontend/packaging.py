@@ -1,0 +1,236 @@
+"""Writing a compiled model to a file: its versions are recorded on examples, and everything that a
+later call needs is put into a package (`runtime/package`), which `lowering/packages` loads."""
+
+import contextlib
+import functools
+import inspect
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from ... import __version__
+from ...lowering.packages import LoadedModel, load
+from ...lowering.stored_graphs import StoredGraph
+from ...runtime.cache.named_functions import Unnamed
+from ...runtime.cache.plain_data import Unstorable
+from ...runtime.cache.program_data import libraries_of, library_path
+from ...runtime.errors import DynfixError, PackageError
+from ...runtime.guards.guard import Obj
+from ...runtime.package import archive, machine_code
+from ...runtime.package.call_forms import Call, canonical
+from ..capture.recording import Recording
+from ..capture.segments import Segment
+from . import segment_programs
+from .compiled_function import CompiledFunction
+from .packaged_call import PackagedCall
+from .packaged_weights import PackagedWeights
+
+Example = tuple[Any, ...]
+Kept = dict[int, StoredGraph]  # by the identity of the segment
+
+
+def write(
+    entry: CompiledFunction,
+    owner: tuple[Any, ...],
+    path: str | os.PathLike[str],
+    examples: Sequence[Example],
+    weights: str = "inside",
+) -> str:
+    """Package what `entry` calls, with `owner` (a module, the object of a method, or nothing) as
+    its first argument; the digest of the file. Raises PackageError."""
+    if weights not in ("inside", "separate"):
+        raise PackageError(f"weights must be 'inside' or 'separate', not {weights!r}")
+    packaging = _Packaging(entry, owner, examples)
+    with packaging.refusing():
+        recorded = packaging.recorded()
+        return packaging.write(os.fspath(path), recorded, weights == "separate")
+
+
+def aot_compile(
+    entry: CompiledFunction, owner: tuple[Any, ...], example_inputs: tuple[Any, Any]
+) -> LoadedModel:
+    """The model compiled for such a call alone, as it is loaded from a package."""
+    with tempfile.TemporaryDirectory(prefix="dynfix-") as folder:
+        path = os.path.join(folder, entry.name.rpartition(".")[2] or "model")
+        write(entry, owner, path, [example_inputs])
+        return load(path)
+
+
+class _Packaging:
+    """One model on its way into a package."""
+
+    def __init__(
+        self, entry: CompiledFunction, owner: tuple[Any, ...], examples: Sequence[Example]
+    ) -> None:
+        self.owner, self.name = owner, entry.name
+        of = owner[0] if owner else entry.fn
+        self.module = of if isinstance(of, torch.nn.Module) else None
+        self.signature = _signature(of if self.module is None else self.module.forward)
+        if owner and self.module is None:
+            self.signature = _signature(functools.partial(entry.fn, *owner))
+        self.examples = [self._call(example) for example in examples]
+        if not self.examples:
+            raise PackageError("package() needs an example: examples=[((x,), {})]")
+        limit = max(entry.options.recompile_limit, 2 * len(self.examples))
+        options = entry.options.replace(fullgraph=True, recompile_limit=limit)
+        if options.backend != "native":
+            raise PackageError(f"programs of backend={options.backend!r} cannot be packaged")
+        self.compiled = CompiledFunction(entry.fn, options)
+        self.kept: Kept = {}
+
+    def _call(self, example: Example) -> Call:
+        args, kwargs = example if len(example) == 2 else (None, None)
+        if not isinstance(args, tuple | list) or not isinstance(kwargs, dict):
+            raise PackageError("an example is a pair of arguments: ((x,), {'mask': mask})")
+        tensors = torch.utils._pytree.tree_leaves((args, kwargs))
+        if any(isinstance(each, torch.Tensor) and each.requires_grad for each in tensors):
+            raise PackageError("an example requires a gradient: packages give none, detach() it")
+        return canonical(self.signature, tuple(args), kwargs)
+
+    @contextlib.contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Why the model cannot be packaged, as one error."""
+        try:
+            yield
+        except PackageError as error:
+            raise PackageError(f"{self.name} cannot be packaged: {error}") from error
+        except (DynfixError, Unstorable, Unnamed) as error:
+            says = str(error).removeprefix("fullgraph=True, but ")
+            raise PackageError(f"{self.name} cannot be packaged: {says}") from error
+
+    def recorded(self) -> list[Any]:
+        """The entries that serve the examples, when all have been recorded: (recording, plan,
+        stored programs)."""
+        with (
+            torch.inference_mode(False),
+            torch.no_grad(),
+            torch.random.fork_rng(devices=[]),
+            _buffers_as_they_are(self.module),
+            self._keeping(),
+        ):
+            for args, kwargs in self.examples * 2:  # a second call shows what the first changed
+                self.compiled(*self.owner, *args, **kwargs)
+            found = [self._serving(args, kwargs) for args, kwargs in self.examples]
+        return list(dict.fromkeys(found))
+
+    @contextlib.contextmanager
+    def _keeping(self) -> Iterator[None]:
+        def keep(segment: Segment, stored: StoredGraph) -> None:
+            self.kept[id(segment)] = stored
+
+        segment_programs.keepers.append(keep)
+        try:
+            yield
+        finally:
+            segment_programs.keepers.remove(keep)
+
+    def _serving(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        entry = self.compiled.entry_for((*self.owner, *args), kwargs)
+        if entry is None:
+            raise PackageError(
+                "a call with an example is compiled anew each time, or runs in eager"
+            )
+        return entry
+
+    # ---- what is written
+
+    def write(self, path: str, entries: list[Any], separate: bool) -> str:
+        recordings = {
+            id(r.guard_set): r for r in self.compiled.recordings if isinstance(r, Recording)
+        }
+        held = PackagedWeights(self.module, separate)
+        parts: dict[str, Any] = {}
+        calls = [
+            PackagedCall(recordings[id(entry.guards)], self.owner, held, self.signature)
+            for entry in entries
+        ]
+        _check_stores(calls)
+        versions = []
+        for number, (entry, call) in enumerate(zip(entries, calls, strict=True)):
+            steps = [self._program(segment) for segment in call.recording.segments]
+            parts[f"versions/{number}.json"] = call.data(entry.plan, steps)
+            libraries = sorted({file for step in steps for file in _libraries(step)})
+            versions.append({**call.described(), "kernels": libraries})
+            for file in libraries:
+                parts[f"kernels/{file}"] = library_path(file).read_bytes()
+        manifest = {
+            "model": self.name,
+            "made_by": {"dynfix": __version__, "torch": torch.__version__},
+            "target": machine_code.target(),
+            "training": bool(self.module is not None and self.module.training),
+            "signature": _signature_data(self.signature, calls[0]),
+            "versions": versions,
+            "weights": held.listed(),
+        }
+        return archive.write(path, manifest, {**parts, **held.parts()})
+
+    def _program(self, segment: Segment) -> dict[str, Any] | None:
+        """The stored program of a segment; None for an empty one."""
+        if not segment.ops:
+            return None
+        stored = self.kept.get(id(segment))
+        if stored is None or stored.data is None:
+            why = None if stored is None else stored.refused
+            lines = dict.fromkeys(filter(None, map(_line, segment.module.graph.nodes)))
+            place = next(iter(lines), "a graph")
+            raise PackageError(f"{place}: {why or 'a part of the graph is not compiled'}")
+        if any(meta.device.type != "cpu" for meta in segment.metas if hasattr(meta, "device")):
+            raise PackageError("it has kernels for GPUs, packages are for CPUs")
+        return {"program": stored.data, "origins": list(map(_short, stored.origins))}
+
+
+def _libraries(step: dict[str, Any] | None) -> list[str]:
+    programs = [] if step is None else step["program"]["programs"].values()
+    return [file for program in programs for file in libraries_of(program)]
+
+
+def _line(node: torch.fx.Node) -> str:
+    return _short(node.meta.get("origin") or "")
+
+
+def _short(origin: str) -> str:
+    """`model.py:41` of a place with its folder and text."""
+    head = origin.split(": ")[0]
+    return head.rpartition(os.sep)[2].strip()
+
+
+def _check_stores(calls: list[PackagedCall]) -> None:
+    """Raises PackageError where calls of the versions leave different things in one place: which of
+    them is there, a package cannot know."""
+    seen: dict[Any, Any] = {}
+    for call in calls:
+        for place, (value, origin) in call.stores.items():
+            if seen.setdefault(place, value) is not value and seen[place] != value:
+                raise PackageError(f"{origin}: calls store different values in {place[1]!r}")
+
+
+@contextlib.contextmanager
+def _buffers_as_they_are(module: torch.nn.Module | None) -> Iterator[None]:
+    """What examples write into buffers is put back."""
+    buffers = [] if module is None else list(module.buffers())
+    before = [(each, each.detach().clone()) for each in buffers]
+    try:
+        yield
+    finally:
+        for each, was in before:
+            if not torch.equal(each, was):
+                each.copy_(was)
+
+
+def _signature(of: Any) -> inspect.Signature | None:
+    try:
+        return inspect.signature(of)
+    except (TypeError, ValueError):
+        return None
+
+
+def _signature_data(signature: inspect.Signature | None, call: PackagedCall) -> Any:
+    if signature is None:
+        return None
+    return [
+        [name, one.kind.name, *([] if one.default is one.empty else [call.constant(one.default)])]
+        for name, one in signature.parameters.items()
+    ]

@@ -1,0 +1,65 @@
+"""Code of a package for a kind of processor: which processors run it, and loading it from memory,
+where nobody can change it between the check of its hash and its use."""
+
+import contextlib
+import os
+import platform
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..cache.private_files import DESCRIPTORS, loader_path
+
+# Extensions that a compiler makes use of under -march=native.
+_USED = re.compile(
+    r"sse\w*|ssse3|avx\w*|fma\w*|f16c|bmi[12]|abm|lzcnt|popcnt|movbe|amx\w*|vaes|vpclmulqdq|gfni"
+    r"|aes|sha_ni|pclmulqdq|adx|rdrnd|rdseed|xsave\w*|clflushopt|clwb"
+    r"|asimd\w*|sve\w*|fp|fphp|atomics|crc32|i8mm|bf16|lrcpc|dcpop|pmull"
+)
+
+
+def target() -> dict[str, Any]:
+    """What code that is built here needs."""
+    flags = sorted(flag for flag in _flags() if _USED.fullmatch(flag))
+    return {"system": platform.system(), "machine": platform.machine(), "flags": flags}
+
+
+def lacking(wanted: dict[str, Any]) -> str | None:
+    """Why code for `wanted` does not run here, or None."""
+    here = target()
+    for name in ("system", "machine"):
+        if wanted[name] != here[name]:
+            return f"it is for {wanted['system']} on {wanted['machine']}"
+    missing = sorted({*wanted["flags"]} - {*here["flags"]})
+    return f"it needs a processor with {', '.join(missing)}" if missing else None
+
+
+def _flags() -> set[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return set()
+    found = (line.split(":", 1)[1] for line in lines if line.startswith(("flags", "Features")))
+    return set(next(found, "").split())
+
+
+@contextlib.contextmanager
+def loadable(data: memoryview) -> Iterator[str]:
+    """A path by which the dynamic loader finds these very bytes. Raises OSError."""
+    create = getattr(os, "memfd_create", None)
+    if create is None or not os.path.isdir(DESCRIPTORS):
+        with tempfile.TemporaryDirectory(prefix="dynfix-") as folder:
+            place = os.path.join(folder, "kernels.so")
+            Path(place).write_bytes(data)
+            yield place
+        return
+    handle = create("dynfix-kernels", os.MFD_CLOEXEC)
+    try:
+        with open(handle, "wb", buffering=0, closefd=False) as file:
+            while data:
+                data = data[file.write(data) :]
+        yield loader_path(handle, "")
+    finally:
+        os.close(handle)
