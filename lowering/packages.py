@@ -12,17 +12,19 @@ from typing import Any, BinaryIO
 
 import torch
 
+from ..runtime import build
 from ..runtime.cache.named_functions import Unnamed
 from ..runtime.cache.plain_data import Damaged
 from ..runtime.errors import NoVersionError, PackageError
-from ..runtime.guards.guard import Guard, GuardSet, GuardState, Obj, Path as AccessPath
+from ..runtime.guards.guard import Guard, GuardSet, GuardState, Obj
+from ..runtime.guards.guard import Path as AccessPath
 from ..runtime.package import machine_code
 from ..runtime.package.archive import Archive
 from ..runtime.package.call_data import CallDecoder
 from ..runtime.package.call_forms import canonical, form
 from ..runtime.programs.dispatch import MISS, Dispatcher
 from ..runtime.programs.entry import CacheEntry, ReplayPlan
-from ..runtime.programs.launch import Library
+from ..runtime.programs.launch import LAUNCH, Library
 from ..runtime.programs.size_functions import SizeFunction
 from ..runtime.programs.steps import Feed, GraphStep
 from .stored_graphs import function_of
@@ -99,6 +101,7 @@ class _Reader:
         self._storages: dict[str, torch.UntypedStorage] = {}
         listed = manifest["weights"]
         self._check_names(listed, weights)
+        self._provide_launches()
         self.weights = [self._weight(one, weights) for one in listed]
         self.names = {name: i for i, one in enumerate(listed) for name in one["names"]}
         self.signature = signature_of(manifest["signature"])
@@ -106,6 +109,12 @@ class _Reader:
             _Entry(*self._version(f"versions/{number}.json"), str(number + 1))
             for number in range(len(manifest["versions"]))
         ]
+
+    def _provide_launches(self) -> None:
+        """Kernels are launched natively where the package is for this Python; else by ctypes."""
+        if self.archive.manifest["target"]["python"] == machine_code.python():
+            with machine_code.loadable(self.archive.part(f"extensions/{LAUNCH}.so")) as place:
+                build.provide(LAUNCH, place)
 
     def _check_names(self, listed: list[Any], given: Weights | None) -> None:
         known = {name for one in listed for name in one["names"]}
@@ -212,11 +221,6 @@ class _Entry(CacheEntry):
             return MISS
         raise error
 
-    def serves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether its guards hold."""
-        inputs = self.guards.match(args, kwargs)
-        return inputs is not None and (self.plan.holds is None or self.plan.holds(inputs))
-
     def why_not(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """What keeps it from serving the call."""
         failure = self.guards.explain(args, kwargs)
@@ -316,7 +320,9 @@ def signature_of(data: Any) -> inspect.Signature | None:
     decode = CallDecoder([]).decode
     return inspect.Signature(
         [
-            inspect.Parameter(name, kinds[kind], **{"default": decode(one) for one in default})
+            inspect.Parameter(name, kinds[kind], default=decode(default[0]))
+            if default
+            else inspect.Parameter(name, kinds[kind])
             for name, kind, *default in data
         ]
     )

@@ -194,8 +194,8 @@ def package(
     weights: str = "inside",
     dynamic: bool | None = None,
 ) -> str:
-    """Compile `model` (a module, a function, or what `compile` made of one) for inference, and write
-    it to one file that `load` serves from: weights, kernels for this machine's processor, guards.
+    """Compile `model` (a module, a function, or what `compile` made of one) for inference, and
+    write it to one file that `load` serves from: weights, guards, kernels for this machine's CPU.
 
     `examples`: calls, each a pair `((x,), {"mask": mask})`; sizes that differ between them become
     symbolic. `weights`: "inside", or "separate" for those of `state_dict()`, which `load` is then

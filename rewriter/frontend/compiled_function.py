@@ -127,12 +127,8 @@ class CompiledFunction:
 
     def entry_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry | None:
         """The compiled entry whose guards, and relations between sizes, hold for such a call."""
-        for entry in self._dispatcher.entries:
-            inputs = entry.guards.match(args, kwargs)
-            if inputs is not None and isinstance(entry, CacheEntry) and not entry.stays_eager:
-                if entry.plan.holds is None or entry.plan.holds(inputs):
-                    return entry
-        return None
+        compiled = (one for one in self._dispatcher.entries if isinstance(one, CacheEntry))
+        return next((one for one in compiled if one.serves(args, kwargs)), None)
 
     @property
     def parts(self) -> tuple["CompiledFunction", ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...runtime.errors import PackageError
-from ...runtime.guards.guard import Arg, ClassAttr, Guard, Kwarg, Obj, Path, Tensor
+from ...runtime.guards.guard import Arg, ClassAttr, Guard, Kwarg, Path, Tensor
 from ...runtime.package.call_data import CallEncoder
 from ...runtime.programs.entry import ReplayPlan
 from ...runtime.programs.recipes import ConstRecipe, Input, Recipe

@@ -9,8 +9,8 @@ from ...runtime.errors import PackageError
 
 
 class PackagedWeights:
-    """Of `module`, if it is one. `separate`: what its `state_dict()` has is left out, and given when
-    the package is loaded."""
+    """Of `module`, if it is one. `separate`: what its `state_dict()` has is left out, and given
+    when the package is loaded."""
 
     def __init__(self, module: torch.nn.Module | None, separate: bool) -> None:
         self._tensors: dict[int, torch.Tensor] = {}

@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,13 +14,14 @@ import torch
 from ... import __version__
 from ...lowering.packages import LoadedModel, load
 from ...lowering.stored_graphs import StoredGraph
+from ...runtime import build
 from ...runtime.cache.named_functions import Unnamed
 from ...runtime.cache.plain_data import Unstorable
 from ...runtime.cache.program_data import libraries_of, library_path
 from ...runtime.errors import DynfixError, PackageError
-from ...runtime.guards.guard import Obj
 from ...runtime.package import archive, machine_code
 from ...runtime.package.call_forms import Call, canonical
+from ...runtime.programs.launch import LAUNCH
 from ..capture.recording import Recording
 from ..capture.segments import Segment
 from . import segment_programs
@@ -156,6 +157,7 @@ class _Packaging:
             versions.append({**call.described(), "kernels": libraries})
             for file in libraries:
                 parts[f"kernels/{file}"] = library_path(file).read_bytes()
+        parts[f"extensions/{LAUNCH}.so"] = build.build_extension(LAUNCH).read_bytes()
         manifest = {
             "model": self.name,
             "made_by": {"dynfix": __version__, "torch": torch.__version__},

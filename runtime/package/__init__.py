@@ -1,1 +1,1 @@
-"""Compiled models in one file: the container, and what a call needs besides its programs, as data."""
+"""Compiled models in one file: the container, and what a call needs but its programs, as data."""

@@ -103,9 +103,9 @@ def _info(name: str, part: Any, start: int) -> zipfile.ZipInfo:
 
 
 class Archive:
-    """A package that is open. `manifest`: what it says of itself; `digest`: the hash that stands for
-    the whole file. A part is checked when it is asked for. Raises PackageError for a file that is
-    none, or damaged, or of another format; OSError."""
+    """A package that is open. `manifest`: what it says of itself; `digest`: the hash that stands
+    for the whole file. A part is checked when it is asked for. Raises PackageError for a file that
+    is none, or damaged, or of another format; OSError."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)

@@ -135,7 +135,7 @@ class CallEncoder(Encoder):
             return self._class(value)
         if isinstance(value, bytes):
             return ["bytes", base64.b85encode(value).decode()]
-        if isinstance(value, functools.partial):
+        if isinstance(value, functools.partial) and not value.keywords:
             return ["partial", self.encode(value.func), *map(self.encode, value.args)]
         if callable(value) and value in _FUNCTION_NAMES:
             return ["function", _FUNCTION_NAMES[value]]

@@ -5,6 +5,7 @@ import contextlib
 import os
 import platform
 import re
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,17 @@ _USED = re.compile(
 def target() -> dict[str, Any]:
     """What code that is built here needs."""
     flags = sorted(flag for flag in _flags() if _USED.fullmatch(flag))
-    return {"system": platform.system(), "machine": platform.machine(), "flags": flags}
+    return {
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "python": python(),
+        "flags": flags,
+    }
+
+
+def python() -> str:
+    """What extension modules have to be built for."""
+    return str(sysconfig.get_config_var("SOABI"))
 
 
 def lacking(wanted: dict[str, Any]) -> str | None:

@@ -35,10 +35,13 @@ class CtypesKernel:
             raise IndexError(f"index out of range in self (kernel {self.name})")
 
 
+LAUNCH = "launch"  # the extension
+
+
 @functools.cache
 def kernel_type() -> Callable[[int, str, Callable[[], int] | None], Callable[..., None]]:
     """The native kernel class, or `CtypesKernel`."""
-    module = build.built_extension("launch", "kernels are launched through ctypes")
+    module = build.built_extension(LAUNCH, "kernels are launched through ctypes")
     return CtypesKernel if module is None else module.Kernel
 
 
