@@ -87,7 +87,7 @@ def _refusing(path: str) -> Iterator[None]:
         raise PackageError(f"{path} cannot be loaded by this dynfix: {error}") from error
     except (Damaged, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise PackageError(f"{path} is damaged: {type(error).__name__}: {error}") from error
-    except OSError as error:
+    except (OSError, ImportError) as error:
         raise PackageError(f"the kernels of {path} cannot be loaded: {error}") from error
 
 

@@ -93,7 +93,9 @@ def _compile(model: Any, options: Options, again: Callable[[Any], Any]) -> Any:
     model = _eager(model)
     if isinstance(model, torch.nn.Module):
         original = eager_original(model)
-        return compiled_module(original, _entry_of(original, options), again)
+        entry = _entry_of(original, options)
+        aot_compile = functools.partial(packaging.aot_compile, entry, (original,))
+        return compiled_module(original, entry, again, aot_compile)
     if inspect.isclass(model):
         return _compile_class(model, options)
     if not callable(model):

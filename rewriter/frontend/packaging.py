@@ -178,7 +178,8 @@ class _Packaging:
             why = None if stored is None else stored.refused
             lines = dict.fromkeys(filter(None, map(_line, segment.module.graph.nodes)))
             place = next(iter(lines), "a graph")
-            raise PackageError(f"{place}: {why or 'a part of the graph is not compiled'}")
+            open_graph = "sizes depend on data, or a write meets memory that tensors share"
+            raise PackageError(f"{place}: {why or open_graph}")
         if any(meta.device.type != "cpu" for meta in segment.metas if hasattr(meta, "device")):
             raise PackageError("it has kernels for GPUs, packages are for CPUs")
         return {"program": stored.data, "origins": list(map(_short, stored.origins))}
