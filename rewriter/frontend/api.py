@@ -185,7 +185,8 @@ def _wrapper(call: Callable[..., Any], original: Any, entry: Any) -> Callable[..
 def _aot_compile(compiled: Any, example_inputs: tuple[Any, Any]) -> Any:
     """What `torch.compile(f).aot_compile` is: compile for calls like `example_inputs`, a pair of
     arguments; `save_compiled_function(path)` of the result writes a package."""
-    return packaging.aot_compile(*_compiled_parts(compiled), example_inputs)
+    entry, owner = _compiled_parts(compiled)
+    return packaging.aot_compile(entry, owner, example_inputs)
 
 
 def package(

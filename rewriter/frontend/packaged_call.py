@@ -196,9 +196,8 @@ class PackagedCall:
         """`float32[2, s0]`."""
         meta, symbols = guard.check.arg, self.recording.symbols
         place = self._paths.index(guard.path) if guard.path in self._paths else None
-        names = (
-            {} if symbols is None else {at: name for name, at in symbols.condition.reads.items()}
-        )
+        reads = {} if symbols is None else symbols.condition.reads
+        names: dict[Any, str] = {at: name for name, at in reads.items()}
         sizes = [
             str(size if size is not None else names.get((place, dim), "any"))
             for dim, size in enumerate(meta.sizes)

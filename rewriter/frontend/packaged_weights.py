@@ -69,9 +69,9 @@ class PackagedWeights:
             item = tensor.element_size()
             steps = zip(tensor.shape, tensor.stride(), strict=True)
             length = 1 + sum((n - 1) * step for n, step in steps) if tensor.numel() else 0
-            first = tensor.storage_offset() * item
+            first = int(tensor.storage_offset()) * item
             start, end = spans.get(_memory(tensor), (first, first))
-            spans[_memory(tensor)] = min(start, first), max(end, first + length * item)
+            spans[_memory(tensor)] = min(start, first), max(end, first + int(length) * item)
         return {
             memory: (f"weights/{number}", start - start % 16, end)
             for number, (memory, (start, end)) in enumerate(spans.items())

@@ -20,7 +20,7 @@ from ...runtime.cache.plain_data import Unstorable
 from ...runtime.cache.program_data import libraries_of, library_path
 from ...runtime.errors import DynfixError, PackageError
 from ...runtime.package import archive, machine_code
-from ...runtime.package.call_forms import Call, canonical
+from ...runtime.package.call_forms import Call, canonical, form
 from ...runtime.programs.launch import LAUNCH
 from ..capture.recording import Recording
 from ..capture.segments import Segment
@@ -79,7 +79,9 @@ class _Packaging:
         options = entry.options.replace(fullgraph=True, recompile_limit=limit)
         if options.backend != "native":
             raise PackageError(f"programs of backend={options.backend!r} cannot be packaged")
-        self.compiled = CompiledFunction(entry.fn, options)
+        # each form of a call has its own: sizes move in one, and need not in another
+        forms = dict.fromkeys(form(*call) for call in self.examples)
+        self.compiled = {one: CompiledFunction(entry.fn, options) for one in forms}
         self.kept: Kept = {}
 
     def _call(self, example: Example) -> Call:
@@ -113,7 +115,7 @@ class _Packaging:
             self._keeping(),
         ):
             for args, kwargs in self.examples * 2:  # a second call shows what the first changed
-                self.compiled(*self.owner, *args, **kwargs)
+                self.compiled[form(args, kwargs)](*self.owner, *args, **kwargs)
             found = [self._serving(args, kwargs) for args, kwargs in self.examples]
         return list(dict.fromkeys(found))
 
@@ -129,7 +131,7 @@ class _Packaging:
             segment_programs.keepers.remove(keep)
 
     def _serving(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        entry = self.compiled.entry_for((*self.owner, *args), kwargs)
+        entry = self.compiled[form(args, kwargs)].entry_for((*self.owner, *args), kwargs)
         if entry is None:
             raise PackageError(
                 "a call with an example is compiled anew each time, or runs in eager"
@@ -139,9 +141,8 @@ class _Packaging:
     # ---- what is written
 
     def write(self, path: str, entries: list[Any], separate: bool) -> str:
-        recordings = {
-            id(r.guard_set): r for r in self.compiled.recordings if isinstance(r, Recording)
-        }
+        made = (one for compiled in self.compiled.values() for one in compiled.recordings)
+        recordings = {id(one.guard_set): one for one in made if isinstance(one, Recording)}
         held = PackagedWeights(self.module, separate)
         parts: dict[str, Any] = {}
         calls = [

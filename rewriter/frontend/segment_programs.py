@@ -97,8 +97,9 @@ def _callable(
             said = f"a graph with sizes that depend on data is not compiled: {why}"
             diagnostics.warn_once("open", said, why)
             return _as_it_is(segment.module)
-    for keep in keepers if kept is not None else ():
-        keep(segment, kept)
+    if kept is not None:
+        for keep in keepers:
+            keep(segment, kept)
     if not by_aot:
         program = _leaving_modes(program, segment.module)
     for observe in observers:

@@ -27,7 +27,7 @@ _ALIGNMENT = 64  # bytes, of what is mapped
 _TITLE = b"dynfix package "
 _COMMENT = re.compile(rb"dynfix package (\d{1,6}) ([0-9a-f]{64})")
 _END = struct.Struct("<4s4H2LH")  # zip's end record, before its comment
-_END_MARK = b"PK\x05\x06"
+_HEAD = b"PK\x03\x04"  # of each part
 _NAME = re.compile(r"[a-z]+/[0-9A-Za-z_.-]{1,200}")
 _PADDING = 0xD935  # the identifier of zip's field for alignment
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -135,7 +135,7 @@ class Archive:
         tail = bytes(self._whole[-(_END.size + length + 8) :])
         found = _COMMENT.search(tail)
         if found is None:
-            kind = "is damaged, or cut off" if self._whole[:4] == b"PK\x03\x04" else "is no package"
+            kind = "is damaged, or cut off" if bytes(self._whole[:4]) == _HEAD else "is no package"
             raise PackageError(f"{self.path} {kind}: it does not end as packages of dynfix do")
         if int(found[1]) != FORMAT:
             raise PackageError(
@@ -193,7 +193,7 @@ def _spans(file: Any, whole: memoryview) -> dict[str, tuple[int, int]]:
             if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
                 raise ValueError(f"{name!r} is compressed")
             head = info.header_offset
-            if whole[head : head + 4] != b"PK\x03\x04":
+            if bytes(whole[head : head + 4]) != _HEAD:
                 raise ValueError(f"{name!r} is not where it should be")
             start = head + 30 + sum(struct.unpack_from("<HH", whole, head + 26))
             places[name] = start, start + info.file_size

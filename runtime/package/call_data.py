@@ -62,7 +62,7 @@ class TypeNamed(Check):
     __slots__ = ()
 
     def passes(self, value: Any) -> bool:
-        return class_name(type(value)) == self.arg
+        return bool(class_name(type(value)) == self.arg)
 
     def difference(self, value: Any) -> str:
         return f"was of type {self.arg}, is of type {class_name(type(value))}"
@@ -360,7 +360,7 @@ def found_class(name: str, base: type, fields: tuple[str, ...]) -> type:
 def _stand_in(module: str, name: str, base: Any, fields: tuple[str, ...]) -> type:
     short = name.rpartition(".")[2]
     if base is tuple and fields:
-        return collections.namedtuple(short, fields, module=module)  # type: ignore[no-any-return]
+        return collections.namedtuple(short, fields, module=module)
     like = _Mapping if issubclass(base, dict) else _Record
     return type(short, (like, base), {"__module__": module, "__qualname__": name})
 

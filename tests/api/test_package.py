@@ -233,7 +233,7 @@ def test_tied_and_overlapping_weights_stay_one_memory(tmp_path):
         return self.linear(x) + self.part.sum() + self.fixed + self.again.sum()
 
     model = module(forward)
-    model.again = model.total
+    model.register_buffer("again", model.total)
     model.register_buffer("part", model.fixed[2:])
     served = loaded(model, tmp_path, (x(),))
     other = dynfix.load(tmp_path / "model.dfx")
