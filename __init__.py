@@ -164,7 +164,7 @@ _INTERNAL = {
 
 # Names of torch.compiler that are not here, and why.
 _FILTERS = "every guard is checked: there are no guard filters"
-_FILES = "a compiled function cannot be saved to a file"
+_FILES = "dynfix.package writes a compiled model to a file"
 _MISSING = {
     "keep_portable_guards_unsafe": _FILTERS,
     "keep_tensor_guards_unsafe": _FILTERS,

@@ -25,7 +25,7 @@ from ..runtime.package.call_forms import canonical, form
 from ..runtime.programs.dispatch import MISS, Dispatcher
 from ..runtime.programs.entry import CacheEntry, ReplayPlan
 from ..runtime.programs.launch import LAUNCH, Library
-from ..runtime.programs.size_functions import SizeFunction
+from ..runtime.programs.size_functions import ITSELF, SizeFunction
 from ..runtime.programs.steps import Feed, GraphStep
 from .stored_graphs import function_of
 
@@ -223,6 +223,10 @@ class _Entry(CacheEntry):
 
     def why_not(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """What keeps it from serving the call."""
+        plan = self.guards.plan
+        if form(args, kwargs) != (plan.nargs, plan.kwnames):
+            given = (*(f"args[{place}]" for place in range(plan.nargs)), *plan.kwnames)
+            return f"it is for calls with {', '.join(given) or 'no arguments'}"
         failure = self.guards.explain(args, kwargs)
         if failure is not None:
             return str(failure)
@@ -232,14 +236,17 @@ class _Entry(CacheEntry):
         return "other arguments are one object, or values differ that decided the way of the call"
 
     def _sizes(self, inputs: list[Any], sizes: SizeFunction) -> str:
+        """The relations that do not hold, with what was read for them."""
+        failed = [one for one in sizes.parts() if not one.function()(inputs)]
         sources = [path.source for path in self.guards.inputs]
-        read = [
+        reads = {name: at for one in failed for name, at in one.reads.items()}
+        given = [
             f"{name} = {sources[i]}.shape[{dim}] = {inputs[i].shape[dim]}"
-            if dim >= 0
+            if dim != ITSELF
             else f"{name} = {sources[i]} = {inputs[i]}"
-            for name, (i, dim) in sizes.reads.items()
+            for name, (i, dim) in reads.items()
         ]
-        return f"expected {sizes.text}, given {', '.join(read)}"
+        return f"expected {' and '.join(one.text for one in failed)}, given {', '.join(given)}"
 
 
 def _no_eager(*args: Any, **kwargs: Any) -> Any:

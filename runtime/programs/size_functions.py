@@ -1,6 +1,7 @@
 """What a call computes of the sizes of its inputs, as text: Python over symbols that are read of
 them."""
 
+import ast
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
@@ -25,6 +26,16 @@ class SizeFunction:
         places = ", ".join(_read(*at) for at in self.reads.values())
         source = f"lambda I: (lambda {', '.join(self.reads)}: {self.text})({places})"
         return eval(source, dict(_NAMES if names is None else names))  # type: ignore[no-any-return]
+
+    def parts(self) -> "list[SizeFunction]":
+        """The conditions that one is made of, each with what it reads."""
+        tree = ast.parse(self.text, mode="eval").body
+        found = []
+        for part in tree.values if isinstance(tree, ast.BoolOp) else [tree]:
+            names = {node.id for node in ast.walk(part) if isinstance(node, ast.Name)}
+            reads = {name: at for name, at in self.reads.items() if name in names}
+            found.append(SizeFunction(ast.unparse(part), reads))
+        return found
 
 
 def _read(index: int, dim: int) -> str:
