@@ -60,9 +60,17 @@ def serve_aot_compile(model, given, path):
 def make_aot_inductor(model, given, path):
     import torch
 
+    class Logits(torch.nn.Module):  # other outputs cannot be loaded without transformers
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids):
+            return self.model(input_ids=input_ids).logits
+
     sizes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     shapes = dict.fromkeys(given, sizes)
-    exported = torch.export.export(model, (), given, dynamic_shapes=shapes)
+    exported = torch.export.export(Logits().eval(), (), given, dynamic_shapes=shapes)
     torch._inductor.aoti_compile_and_package(exported, package_path=path)
 
 

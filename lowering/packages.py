@@ -51,8 +51,14 @@ def load(
     archive = Archive(path)
     if digest is not None and digest != archive.digest:
         raise PackageError(f"{archive.path} has the digest {archive.digest}, not {digest}")
-    _check_fits(archive)
+    return _loaded(archive, weights, fallback)
+
+
+def _loaded(
+    archive: Archive, weights: Weights | None, fallback: Callable[..., Any] | None
+) -> "LoadedModel":
     with _refusing(archive.path):
+        _check_fits(archive)
         return LoadedModel(_Reader(archive, weights), fallback)
 
 
@@ -64,7 +70,8 @@ def load_compiled_function(
 ) -> "LoadedModel":
     """What `aot_compile(...).save_compiled_function(path)` wrote, from the open file.
     `external_data`: weights by name, where it holds none; `f_globals` is not needed."""
-    return load(file.name, weights=external_data)
+    archive = Archive(str(getattr(file, "name", "a file")), file.read())
+    return _loaded(archive, external_data, None)
 
 
 def _check_fits(archive: Archive) -> None:
@@ -113,7 +120,7 @@ class _Reader:
     def _provide_launches(self) -> None:
         """Kernels are launched natively where the package is for this Python; else by ctypes."""
         if self.archive.manifest["target"]["python"] == machine_code.python():
-            with machine_code.loadable(self.archive.part(f"extensions/{LAUNCH}.so")) as place:
+            with machine_code.loadable(self.archive.copied(f"extensions/{LAUNCH}.so")) as place:
                 build.provide(LAUNCH, place)
 
     def _check_names(self, listed: list[Any], given: Weights | None) -> None:
@@ -144,27 +151,27 @@ class _Reader:
             raise PackageError(f"weights[{name!r}] is {has}: {self.path} needs {asked}")
         if found.stride() == strides:
             return found
-        return torch.empty_strided(shape, strides, dtype=dtype).copy_(found)
+        return torch.empty_strided(shape, strides, dtype=dtype, device="cpu").copy_(found)
 
     def _packaged(
         self, listed: dict[str, Any], dtype: torch.dtype, shape: Any, strides: Any
     ) -> torch.Tensor:
-        made = torch.empty(0, dtype=dtype)
+        made = torch.empty(0, dtype=dtype, device="cpu")
         part = listed["storage"]
         if part not in self._storages:
-            data = self.archive.part(part)
-            whole = torch.frombuffer(data, dtype=torch.uint8) if len(data) else torch.empty(0)
+            data = self.archive.mapped(part)
+            whole = torch.frombuffer(data, dtype=torch.uint8) if len(data) else made
             self._storages[part] = whole.untyped_storage()
         return made.set_(self._storages[part], listed["offset"], shape, strides)
 
     def _library(self, file: str) -> Library:
         if file not in self._libraries:
-            with machine_code.loadable(self.archive.part(f"kernels/{file}")) as place:
+            with machine_code.loadable(self.archive.copied(f"kernels/{file}")) as place:
                 self._libraries[file] = Library(Path(file), place)
         return self._libraries[file]
 
     def _version(self, part: str) -> tuple[GuardSet, ReplayPlan, SizeFunction | None]:
-        data = json.loads(bytes(self.archive.part(part)))
+        data = json.loads(self.archive.copied(part))
         decoder = CallDecoder(data["recipes"])
         decode = decoder.decode
         guards = [Guard(decode(path), decode(check), at) for path, check, at in data["guards"]]

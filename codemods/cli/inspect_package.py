@@ -25,7 +25,7 @@ def main(argv: list[str]) -> int:
     try:
         archive = Archive(options.file)
         for part in archive.manifest["parts"]:
-            archive.part(part)
+            archive.mapped(part)
     except PackageError as error:
         raise CommandError(str(error)) from error
     if options.json:

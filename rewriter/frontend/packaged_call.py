@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...runtime.cache.plain_data import Unstorable
 from ...runtime.errors import PackageError
 from ...runtime.guards.guard import Arg, ClassAttr, Guard, Kwarg, Path, Tensor
 from ...runtime.package.call_data import CallEncoder
@@ -63,7 +64,13 @@ class PackagedCall:
         value = path.value(self._owner, {})
         if isinstance(value, torch.Tensor):
             return ["weight", self._weights.index(value, path.source)]
-        return ["constant", self._encoder.encode(value)]
+        return ["constant", self._written(path.source, value)]
+
+    def _written(self, what: str, value: Any) -> Any:
+        try:
+            return self._encoder.encode(value)
+        except Unstorable as reason:
+            raise PackageError(f"{what} cannot be written to a file: {reason}") from reason
 
     def _size_of(self, recipe: Recipe) -> SizeFunction | None:
         if not isinstance(recipe, SizeOf) or self.recording.symbols is None:
@@ -128,7 +135,7 @@ class PackagedCall:
             "nargs": guards.nargs - len(self._owner),
             "kwnames": guards.kwnames,
             "guards": [
-                [encode(one.path), encode(one.check), one.origin and _base_name(one.origin)]
+                [encode(one.path), self._check(one), one.origin and _base_name(one.origin)]
                 for one in self._guards()
             ],
             "aliases": self._aliases(),
@@ -139,10 +146,11 @@ class PackagedCall:
             "holds": None if symbols is None else encode(symbols.condition),
             "steps": steps,
             "outcomes": [
-                [after, encode(recipe), encode(seen)] for after, recipe, seen in plan.outcomes
+                [after, self._written("what decides the way of the call", recipe), encode(seen)]
+                for after, recipe, seen in plan.outcomes
             ],
-            "fed": [encode(recipe) for recipe in plan.fed],
-            "output": encode(plan.output),
+            "fed": [self._written("a number that Python makes", recipe) for recipe in plan.fed],
+            "output": self._written("what the call returns", plan.output),
             "random": plan.random,
         }
         found |= {"inputs": self._inputs, "recipes": self._encoder.recipes}
@@ -158,6 +166,10 @@ class PackagedCall:
             for guard in self.recording.guards
             if self._is_given(guard.path) and not isinstance(guard.check, ClassAttr)
         ]
+
+    def _check(self, guard: Guard) -> Any:
+        source = self._named(guard.path.source)
+        return self._written(f"{guard.origin}: the guard on {source}", guard.check)
 
     def _aliases(self) -> list[list[int]]:
         found = []

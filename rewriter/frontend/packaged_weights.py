@@ -14,6 +14,7 @@ class PackagedWeights:
 
     def __init__(self, module: torch.nn.Module | None, separate: bool) -> None:
         self._tensors: dict[int, torch.Tensor] = {}
+        self._numbers: dict[int, int] = {}
         self._labels: dict[int, str] = {}
         self._names: dict[int, list[str]] = {}
         self._separate = {*module.state_dict()} if separate and module is not None else set()
@@ -27,9 +28,10 @@ class PackagedWeights:
         that is no plain tensor of the CPU."""
         if id(tensor) not in self._tensors:
             _check(tensor, source)
+            self._numbers[id(tensor)] = len(self._tensors)
             self._tensors[id(tensor)] = tensor
             self._labels[id(tensor)] = source
-        return list(self._tensors).index(id(tensor))
+        return self._numbers[id(tensor)]
 
     def listed(self) -> list[dict[str, Any]]:
         """For the manifest."""

@@ -8,6 +8,7 @@ the reader knows the digest, that it is the very package.
 
 import contextlib
 import hashlib
+import io
 import json
 import mmap
 import os
@@ -16,7 +17,7 @@ import struct
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from ..errors import PackageError
 
@@ -31,6 +32,9 @@ _HEAD = b"PK\x03\x04"  # of each part
 _NAME = re.compile(r"[a-z]+/[0-9A-Za-z_.-]{1,200}")
 _PADDING = 0xD935  # the identifier of zip's field for alignment
 _EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+_Bytes = TypeVar("_Bytes", bytes, memoryview)
 
 
 # ---- writing
@@ -105,16 +109,18 @@ def _info(name: str, part: Any, start: int) -> zipfile.ZipInfo:
 class Archive:
     """A package that is open. `manifest`: what it says of itself; `digest`: the hash that stands
     for the whole file. A part is checked when it is asked for. Raises PackageError for a file that
-    is none, or damaged, or of another format; OSError."""
+    is none, or damaged, or of another format; OSError. `data`: what the file holds, if it was
+    read."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], data: bytes | None = None) -> None:
         self.path = os.fspath(path)
-        with open(self.path, "rb") as file:
+        with open(self.path, "rb") if data is None else io.BytesIO(data) as file:
             if not file.seek(0, os.SEEK_END):
                 raise PackageError(f"{self.path} is empty")
-            # private: what the call writes into weights stays in this process
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-            self._whole = memoryview(mapped)
+            if data is not None:
+                self._whole = memoryview(bytearray(data))
+            else:  # private: what calls write into weights stays in this process
+                self._whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
             self.digest = self._stated_digest()
             with self._refusing():
                 self._places = _spans(file, self._whole)
@@ -168,13 +174,22 @@ class Archive:
             raise self._damaged("its manifest is of another format")
         return found
 
-    def part(self, name: str) -> memoryview:
-        """The bytes of a part, as its hash says they were written: of the mapped file, private to
-        this process."""
+    def copied(self, name: str) -> bytes:
+        """The bytes of a part, which nobody can change once they are checked."""
+        return self._checked(name, bytes(self._span(name)))
+
+    def mapped(self, name: str) -> memoryview:
+        """The bytes of a part where the file is mapped: writes stay in this process."""
+        return self._checked(name, self._span(name))
+
+    def _span(self, name: str) -> memoryview:
         if name not in self._parts:
             raise self._damaged(f"{name} is missing")
         start, end = self._places[name]
-        found, listed = self._whole[start:end], self._parts[name]
+        return self._whole[start:end]
+
+    def _checked(self, name: str, found: _Bytes) -> _Bytes:
+        listed = self._parts[name]
         if len(found) != listed["size"] or hashlib.sha256(found).hexdigest() != listed["sha256"]:
             raise self._damaged(f"{name} has changed since it was written")
         return found

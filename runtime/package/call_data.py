@@ -205,7 +205,9 @@ class CallEncoder(Encoder):
             return ["build", self.encode(recipe.create), *held]
         sizes = self._size_of(recipe)
         if sizes is None:
-            raise Unstorable(f"what {getattr(recipe, 'function', type(recipe).__name__)} answers")
+            function = getattr(recipe, "function", type(recipe))
+            name = getattr(function, "__qualname__", function)
+            raise Unstorable(f"what {name}() answers, which is another thing at each call")
         return ["size", self.encode(sizes)]
 
 

@@ -57,7 +57,7 @@ def _flags() -> set[str]:
 
 
 @contextlib.contextmanager
-def loadable(data: memoryview) -> Iterator[str]:
+def loadable(data: bytes) -> Iterator[str]:
     """A path by which the dynamic loader finds these very bytes. Raises OSError."""
     create = getattr(os, "memfd_create", None)
     if create is None or not os.path.isdir(DESCRIPTORS):
@@ -68,9 +68,8 @@ def loadable(data: memoryview) -> Iterator[str]:
         return
     handle = create("dynfix-kernels", os.MFD_CLOEXEC)
     try:
-        with open(handle, "wb", buffering=0, closefd=False) as file:
-            while data:
-                data = data[file.write(data) :]
+        with open(handle, "wb", closefd=False) as file:
+            file.write(data)
         yield loader_path(handle, "")
     finally:
         os.close(handle)

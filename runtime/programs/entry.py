@@ -89,9 +89,12 @@ class CacheEntry:
         return _picks([feed.index for feed in step.feeds])
 
     def serves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether its guards, and the relations between sizes and inputs, hold for the call."""
+        """Whether its guards, and what is asked of the inputs besides, hold for the call."""
         inputs = None if self.stays_eager else self.guards.match(args, kwargs)
-        return inputs is not None and self._holds(inputs)
+        if inputs is None or not self._holds(inputs):
+            return False
+        asked = (pair for pair in self._checks.get(0, ()) if _asks_inputs(pair[0]))
+        return all(same(recipe.make(Env(inputs, 0)), expected) for recipe, expected in asked)
 
     def _holds(self, inputs: list[Any]) -> bool:
         if self._same_objects is not None and not self._same_objects(inputs):

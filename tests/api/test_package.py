@@ -4,6 +4,7 @@ import collections
 import copy
 import dataclasses
 import json
+import random
 import subprocess
 import sys
 import threading
@@ -173,6 +174,20 @@ def test_versions_by_dtype_and_by_numbers(tmp_path):
         served()
 
 
+def writes_at(self, x, place):
+    self.table[:, place] = x
+    return self.table[:, : place + 1].sum(-1)
+
+
+def test_a_cache_that_is_written_at_a_place(tmp_path):
+    model = module(writes_at)
+    model.register_buffer("table", torch.zeros(3, 10, 4))
+    served = loaded(model, tmp_path, (x(3), 3), (x(3), 5), (x(3), 7))
+    for place in (3, 5, 7, 5, 3):
+        assert_alike(model, served, x(3), place)
+    torch.testing.assert_close(served.weights["table"], model.table)
+
+
 def test_sizes_out_of_range_are_told(tmp_path):
     def forward(self, x):
         return self.linear(x) if x.shape[0] < 50 else x
@@ -328,6 +343,7 @@ def leaves_by_size(self, x):
 
 REFUSED = {
     "a print": (lambda self, x: (print("."), x + 1)[1], r"\S*test_package\.py:\d+: .* print\(\)"),
+    "a number that Python draws": (lambda self, x: x * random.random(), r".*Random\.random\(\)"),
     "a count": (counts, r"\S*test_package\.py:\d+: .*'calls'"),
     "a tensor that is kept": (keeps, r"\S*test_package\.py:\d+: .*'last'"),
     "a list that grows": (
@@ -340,7 +356,10 @@ REFUSED = {
     ),
     "sizes that data decides": (lambda self, x: torch.nonzero(x > 0), r"test_package\.py:\d+: "),
     "an operator of the user's": (lambda self, x: twice(x), r"test_package\.py:\d+: .*twice"),
-    "an object of a class": (lambda self, x: Plain(x + 1), "an object of class .*:Plain"),
+    "an object of a class": (
+        lambda self, x: Plain(x + 1),
+        "what the call returns .* an object of class .*:Plain",
+    ),
 }
 
 

@@ -240,6 +240,16 @@ def test_parts_can_be_mapped(package):
     assert not any(start_of(data, kind) % 64 for kind in ("weights/", "kernels/"))
 
 
+def test_large_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 1000)  # as if more did not fit 32 bits
+    parts = {"weights/0": bytes(range(256)) * 8, "weights/1": b"small", "kernels/a.so": b"x" * 2000}
+    archive.write(str(tmp_path / "large.dfx"), {}, parts)
+    found = archive.Archive(tmp_path / "large.dfx")
+    assert {name: bytes(found.mapped(name)) for name in parts} == parts
+    data = (tmp_path / "large.dfx").read_bytes()
+    assert not any(start_of(data, kind) % 64 for kind in parts)
+
+
 def test_code_is_loaded_without_a_descriptor_of_memory(package, monkeypatch):
     monkeypatch.delattr(machine_code.os, "memfd_create")
     assert dynfix.load(package)(torch.ones(2, 4)).shape == (2, 4)
