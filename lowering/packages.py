@@ -75,11 +75,12 @@ def load_compiled_function(
 
 
 def _check_fits(archive: Archive) -> None:
-    made_by, why = archive.manifest.get("made_by", {}), None
-    if made_by.get("torch") != torch.__version__:
-        why = f"it was made with torch {made_by.get('torch')}, this is {torch.__version__}"
-    why = why or machine_code.lacking(archive.manifest["target"])
-    if why is not None:
+    made_by = archive.manifest["made_by"]
+    if made_by["torch"] != torch.__version__:
+        why = f"it was made with torch {made_by['torch']}, this is {torch.__version__}"
+    else:
+        _, why = machine_code.fitting(archive.manifest["targets"])
+    if why:
         raise PackageError(f"{archive.path} does not fit here: {why}. Package the model again here")
 
 
@@ -104,6 +105,7 @@ class _Reader:
     def __init__(self, archive: Archive, weights: Weights | None) -> None:
         self.archive, self.path, manifest = archive, archive.path, archive.manifest
         self.name: str = manifest["model"]
+        self._target, _ = machine_code.fitting(manifest["targets"])
         self._libraries: dict[str, Library] = {}
         self._storages: dict[str, torch.UntypedStorage] = {}
         listed = manifest["weights"]
@@ -119,7 +121,7 @@ class _Reader:
 
     def _provide_launches(self) -> None:
         """Kernels are launched natively where the package is for this Python; else by ctypes."""
-        if self.archive.manifest["target"]["python"] == machine_code.python():
+        if self.archive.manifest["made_by"]["python"] == machine_code.python():
             with machine_code.loadable(self.archive.copied(f"extensions/{LAUNCH}.so")) as place:
                 build.provide(LAUNCH, place)
 
@@ -166,7 +168,8 @@ class _Reader:
 
     def _library(self, file: str) -> Library:
         if file not in self._libraries:
-            with machine_code.loadable(self.archive.copied(f"kernels/{file}")) as place:
+            part = f"kernels/{self._target}.{file}"
+            with machine_code.loadable(self.archive.copied(part)) as place:
                 self._libraries[file] = Library(Path(file), place)
         return self._libraries[file]
 

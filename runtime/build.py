@@ -37,6 +37,12 @@ _KERNEL = (
     *("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math"),
     "-fno-thread-jumps",  # which makes branches of minima and maxima, where vectors had been
 )
+# Of every kernel: integers wrap around; a * b + c rounds twice, as in eager; the widest vectors,
+# which GCC leaves unused on many processors
+_WIDE = ("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()
+# GCC takes pow(x, 0.5) for sqrt(x), which is another number at -inf and -0.
+_POWERS = ("-fno-builtin-pow", "-fno-builtin-powf")
+FLAGS = ("-fwrapv", "-ffp-contract=off", *_POWERS, *_WIDE)
 _FORBIDDEN = frozenset(
     ("-ffast-math", "-Ofast", "-funsafe-math-optimizations", "-ffinite-math-only")
 )

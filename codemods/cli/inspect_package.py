@@ -37,11 +37,13 @@ def main(argv: list[str]) -> int:
 
 def _lines(archive: Archive) -> Iterator[str]:
     manifest = archive.manifest
-    made_by, target = manifest["made_by"], manifest["target"]
+    made_by, names = manifest["made_by"], [target["name"] for target in manifest["targets"]]
     mode = ", in training mode" if manifest["training"] else ""
     yield f"{manifest['model']}{mode}: dynfix {made_by['dynfix']}, torch {made_by['torch']}"
     yield f"digest {archive.digest}"
-    yield f"for {target['system']}, {target['machine']}: {' '.join(target['flags'])}"
+    for target in manifest["targets"]:
+        needs = " ".join(target["flags"])
+        yield f"for {target['system']}, {target['machine']}, {target['name']}: {needs}"
     for number, version in enumerate(manifest["versions"], 1):
         yield f"version {number}"
         for given in version["inputs"]:
@@ -49,8 +51,10 @@ def _lines(archive: Archive) -> Iterator[str]:
         for guard in version["guards"]:
             yield f"  guard   {guard['guard']}{_at(guard)}"
         for file in version["kernels"]:
-            part = manifest["parts"][f"kernels/{file}"]
-            yield f"  kernels {file[:12]}: {part['size']} bytes, sha256 {part['sha256'][:16]}"
+            for name in names:
+                part = manifest["parts"][f"kernels/{name}.{file}"]
+                size, digest = part["size"], part["sha256"][:16]
+                yield f"  kernels {file[:12]}, {name}: {size} bytes, sha256 {digest}"
     yield f"weights {_weights(manifest['weights'])}"
     for weight in manifest["weights"]:
         place = "" if weight["storage"] is not None else ", not inside"

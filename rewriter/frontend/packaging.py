@@ -7,6 +7,7 @@ import inspect
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,10 +16,12 @@ from ... import __version__
 from ...lowering.packages import LoadedModel, load
 from ...lowering.stored_graphs import StoredGraph
 from ...runtime import build
+from ...runtime.cache import disk_cache
 from ...runtime.cache.named_functions import Unnamed
 from ...runtime.cache.plain_data import Unstorable
 from ...runtime.cache.program_data import libraries_of, library_path
-from ...runtime.errors import DynfixError, PackageError
+from ...runtime.diagnostics import log
+from ...runtime.errors import BuildError, DynfixError, PackageError
 from ...runtime.package import archive, machine_code
 from ...runtime.package.call_forms import Call, canonical, form
 from ...runtime.programs.launch import LAUNCH
@@ -83,6 +86,7 @@ class _Packaging:
         forms = dict.fromkeys(form(*call) for call in self.examples)
         self.compiled = {one: CompiledFunction(entry.fn, options) for one in forms}
         self.kept: Kept = {}
+        self.targets = machine_code.targets()
 
     def _call(self, example: Example) -> Call:
         args, kwargs = example if len(example) == 2 else (None, None)
@@ -156,19 +160,36 @@ class _Packaging:
             parts[f"versions/{number}.json"] = call.data(entry.plan, steps)
             libraries = sorted({file for step in steps for file in _libraries(step)})
             versions.append({**call.described(), "kernels": libraries})
-            for file in libraries:
-                parts[f"kernels/{file}"] = library_path(file).read_bytes()
+            parts |= self._kernels(libraries)
         parts[f"extensions/{LAUNCH}.so"] = build.build_extension(LAUNCH).read_bytes()
         manifest = {
             "model": self.name,
-            "made_by": {"dynfix": __version__, "torch": torch.__version__},
-            "target": machine_code.target(),
+            "made_by": {
+                "dynfix": __version__,
+                "torch": torch.__version__,
+                "python": machine_code.python(),
+            },
+            "targets": self.targets,
             "training": bool(self.module is not None and self.module.training),
             "signature": _signature_data(self.signature, calls[0]),
             "versions": versions,
             "weights": held.listed(),
         }
         return archive.write(path, manifest, {**parts, **held.parts()})
+
+    def _kernels(self, libraries: list[str]) -> dict[str, bytes]:
+        """The libraries for each target. What the compiler cannot do for one is left out."""
+        found = {}
+        for target in list(self.targets):
+            for file in libraries:
+                try:
+                    path = _built_for(file, machine_code.flags_for(target["name"]))
+                except BuildError as error:
+                    log.info("no kernels for %s: %s", target["name"], error)
+                    self.targets.remove(target)
+                    break
+                found[f"kernels/{target['name']}.{file}"] = path.read_bytes()
+        return found
 
     def _program(self, segment: Segment) -> dict[str, Any] | None:
         """The stored program of a segment; None for an empty one."""
@@ -184,6 +205,17 @@ class _Packaging:
         if any(meta.device.type != "cpu" for meta in segment.metas if hasattr(meta, "device")):
             raise PackageError("it has kernels for GPUs, packages are for CPUs")
         return {"program": stored.data, "origins": list(map(_short, stored.origins))}
+
+
+def _built_for(file: str, flags: tuple[str, ...]) -> Path:
+    """The library, or one of the same source for another processor. Raises BuildError."""
+    if not flags:
+        return library_path(file)
+    key, name = file[:64], file[65:].removesuffix(".so")
+    source = disk_cache.read(key, f".{name}.cpp")
+    if source is None:
+        raise BuildError(f"the source of {file} is not in the cache")
+    return build.build_shared(source.decode(), flags=(*build.FLAGS, *flags), name=name)
 
 
 def _libraries(step: dict[str, Any] | None) -> list[str]:

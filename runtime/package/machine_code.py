@@ -21,15 +21,23 @@ _USED = re.compile(
 )
 
 
-def target() -> dict[str, Any]:
-    """What code that is built here needs."""
-    flags = sorted(flag for flag in _flags() if _USED.fullmatch(flag))
-    return {
-        "system": platform.system(),
-        "machine": platform.machine(),
-        "python": python(),
-        "flags": flags,
-    }
+NATIVE, PORTABLE = "native", "x86-64-v3"
+_OF_PORTABLE = "abm avx avx2 bmi1 bmi2 f16c fma movbe popcnt sse4_1 sse4_2 ssse3 xsave".split()
+
+
+def targets() -> list[dict[str, Any]]:
+    """What code is built for here, the best first: this processor, and those of ten years before.
+    Each with what it needs."""
+    here = {"system": platform.system(), "machine": platform.machine()}
+    found = [{"name": NATIVE, **here, "flags": sorted(filter(_USED.fullmatch, _flags()))}]
+    if platform.machine() == "x86_64":
+        found.append({"name": PORTABLE, **here, "flags": _OF_PORTABLE})
+    return found
+
+
+def flags_for(name: str) -> tuple[str, ...]:
+    """What a compiler is told, after the flags of kernels."""
+    return () if name == NATIVE else (f"-march={name}", "-mtune=generic")
 
 
 def python() -> str:
@@ -37,13 +45,22 @@ def python() -> str:
     return str(sysconfig.get_config_var("SOABI"))
 
 
-def lacking(wanted: dict[str, Any]) -> str | None:
-    """Why code for `wanted` does not run here, or None."""
-    here = target()
-    for name in ("system", "machine"):
-        if wanted[name] != here[name]:
-            return f"it is for {wanted['system']} on {wanted['machine']}"
-    missing = sorted({*wanted["flags"]} - {*here["flags"]})
+def fitting(offered: list[dict[str, Any]]) -> tuple[str | None, str]:
+    """The name of the first of `targets()` of another machine that runs here, and why others do
+    not."""
+    reasons = []
+    for wanted in offered:
+        reason = _lacking(wanted)
+        if reason is None:
+            return wanted["name"], ""
+        reasons.append(reason)
+    return None, reasons[-1] if reasons else "it has no kernels"
+
+
+def _lacking(wanted: dict[str, Any]) -> str | None:
+    if (wanted["system"], wanted["machine"]) != (platform.system(), platform.machine()):
+        return f"it is for {wanted['system']} on {wanted['machine']}"
+    missing = sorted({*wanted["flags"]} - _flags())
     return f"it needs a processor with {', '.join(missing)}" if missing else None
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import platform
 import struct
 import zipfile
 
@@ -195,11 +196,11 @@ CONTENT = {
         "made with torch 1.0.0",
     ),
     "another machine": (
-        lambda manifest, parts: manifest["target"].update(machine="riscv64"),
+        lambda manifest, parts: [one.update(machine="riscv64") for one in manifest["targets"]],
         "riscv64",
     ),
     "another processor": (
-        lambda manifest, parts: manifest["target"].update(flags=["avx1024"]),
+        lambda manifest, parts: [one.update(flags=["avx1024"]) for one in manifest["targets"]],
         "a processor with avx1024",
     ),
 }
@@ -248,6 +249,21 @@ def test_large_parts(tmp_path, monkeypatch):
     assert {name: bytes(found.mapped(name)) for name in parts} == parts
     data = (tmp_path / "large.dfx").read_bytes()
     assert not any(start_of(data, kind) % 64 for kind in parts)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="for processors of other kinds")
+def test_an_older_processor_has_kernels_of_its_own(package, monkeypatch):
+    given = torch.randn(6, 4)
+    expected = dynfix.load(package)(given)
+    monkeypatch.setattr(machine_code, "_flags", lambda: {*machine_code._OF_PORTABLE})
+    read = []
+    copied = archive.Archive.copied
+    monkeypatch.setattr(
+        archive.Archive, "copied", lambda self, name: (read.append(name), copied(self, name))[1]
+    )
+    torch.testing.assert_close(dynfix.load(package)(given), expected)
+    assert [name for name in read if name.startswith("kernels/x86-64-v3.")]
+    assert not [name for name in read if name.startswith("kernels/native.")]
 
 
 def test_code_is_loaded_without_a_descriptor_of_memory(package, monkeypatch):
