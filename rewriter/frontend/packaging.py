@@ -115,7 +115,7 @@ class _Packaging:
             torch.inference_mode(False),
             torch.no_grad(),
             torch.random.fork_rng(devices=[]),
-            _buffers_as_they_are(self.module),
+            _as_it_is(self.module),
             self._keeping(),
         ):
             for args, kwargs in self.examples * 2:  # a second call shows what the first changed
@@ -244,13 +244,18 @@ def _check_stores(calls: list[PackagedCall]) -> None:
 
 
 @contextlib.contextmanager
-def _buffers_as_they_are(module: torch.nn.Module | None) -> Iterator[None]:
-    """What examples write into buffers is put back."""
+def _as_it_is(module: torch.nn.Module | None) -> Iterator[None]:
+    """Nothing requires a gradient meanwhile. What examples write into buffers is put back."""
     buffers = [] if module is None else list(module.buffers())
     before = [(each, each.detach().clone()) for each in buffers]
+    parameters = [] if module is None else [p for p in module.parameters() if p.requires_grad]
     try:
+        for parameter in parameters:
+            parameter.requires_grad_(False)
         yield
     finally:
+        for parameter in parameters:
+            parameter.requires_grad_(True)
         for each, was in before:
             if not torch.equal(each, was):
                 each.copy_(was)

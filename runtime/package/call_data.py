@@ -133,6 +133,10 @@ class CallEncoder(Encoder):
             return ["sizes", checked(value.text), *reads]
         if isinstance(value, type):
             return self._class(value)
+        if value is Ellipsis:
+            return ["ellipsis"]
+        if isinstance(value, range):
+            return ["range", value.start, value.stop, value.step]
         if isinstance(value, bytes):
             return ["bytes", base64.b85encode(value).decode()]
         if isinstance(value, functools.partial) and not value.keywords:
@@ -244,6 +248,12 @@ class CallDecoder(Decoder):
     def _meta(self, cls: Any, *fields: Any) -> TensorMeta:
         named = dict(zip(_META, map(self.decode, fields), strict=True))
         return TensorMeta(cls=self.decode(cls), **named)
+
+    def _ellipsis(self) -> Any:
+        return ...
+
+    def _range(self, *bounds: int) -> range:
+        return range(*bounds)
 
     def _bytes(self, text: str) -> bytes:
         return base64.b85decode(text)

@@ -91,9 +91,9 @@ def test_64_shapes_in_one_version(tmp_path):
 
 def returns(self, x, mask=None):
     y = self.linear(x)
-    views = [y.t(), y[0], x, x.view(-1), self.linear.weight]
+    views = [y.t(), y[0], x, x.view(-1), self.linear.weight, self.linear.weight.t()]
     plain = {"none": None, "mask": mask, "n": x.shape[0], "size": x.shape, "pi": 3.5, "s": "text"}
-    made = Pair(y, x), torch.max(y, 1), torch.float16, [True, 1 + 2j], (), y[:0]
+    made = Pair(y, x), torch.max(y, 1), torch.float16, [True, 1 + 2j], (), y[:0], {2}, range(3), ...
     return views, plain, made, Scores(y * 2, x.shape[0] + 1), Named(y=y, z=None)
 
 
