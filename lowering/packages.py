@@ -14,7 +14,6 @@ import torch
 
 from ..runtime import build
 from ..runtime.cache.named_functions import Unnamed
-from ..runtime.cache.plain_data import Damaged
 from ..runtime.errors import NoVersionError, PackageError
 from ..runtime.guards.guard import Guard, GuardSet, GuardState, Obj
 from ..runtime.guards.guard import Path as AccessPath
@@ -93,10 +92,10 @@ def _refusing(path: str) -> Iterator[None]:
         raise
     except Unnamed as error:
         raise PackageError(f"{path} cannot be loaded by this dynfix: {error}") from error
-    except (Damaged, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise PackageError(f"{path} is damaged: {type(error).__name__}: {error}") from error
     except (OSError, ImportError) as error:
         raise PackageError(f"the kernels of {path} cannot be loaded: {error}") from error
+    except Exception as error:
+        raise PackageError(f"{path} is damaged: {type(error).__name__}: {error}") from error
 
 
 class _Reader:

@@ -11,7 +11,7 @@ import torch
 
 from ...runtime import diagnostics
 from ...runtime.environment import supported_torch  # noqa: F401, it raises if torch is too old
-from ...runtime.errors import OptionError
+from ...runtime.errors import OptionError, PackageError
 from ...runtime.options import Options
 from ..capture import current
 from ..tracing_ops import lookup
@@ -94,7 +94,8 @@ def _compile(model: Any, options: Options, again: Callable[[Any], Any]) -> Any:
     if isinstance(model, torch.nn.Module):
         original = eager_original(model)
         entry = _entry_of(original, options)
-        aot_compile = functools.partial(packaging.aot_compile, entry, (original,))
+        packaged = packaging.Packaged(entry.fn, (original,), original, options)
+        aot_compile = functools.partial(packaging.aot_compile, packaged)
         return compiled_module(original, entry, again, aot_compile)
     if inspect.isclass(model):
         return _compile_class(model, options)
@@ -185,8 +186,8 @@ def _wrapper(call: Callable[..., Any], original: Any, entry: Any) -> Callable[..
 def _aot_compile(compiled: Any, example_inputs: tuple[Any, Any]) -> Any:
     """What `torch.compile(f).aot_compile` is: compile for calls like `example_inputs`, a pair of
     arguments; `save_compiled_function(path)` of the result writes a package."""
-    entry, owner = _compiled_parts(compiled)
-    return packaging.aot_compile(entry, owner, example_inputs)
+    options = compiled._dynfix_entry.options
+    return packaging.aot_compile(_packaged(compiled, options), example_inputs)
 
 
 def package(
@@ -206,25 +207,21 @@ def package(
     the digest of the file. Raises PackageError for what such a file cannot hold (graph breaks, side
     effects, operators that are not torch's), with the line.
     """
-    compiled = model if _compiled_parts(model) else compile(model, dynamic=dynamic)
-    entry, owner = _compiled_parts(compiled)
-    if dynamic is not None:
-        changed = entry.options.replace(dynamic=dynamic)
-        entry = compiled_function.CompiledFunction(entry.fn, changed)
-    return packaging.write(entry, owner, path, examples, weights)
+    if isinstance(model, type | torch.jit.ScriptModule):
+        raise PackageError(f"package() takes a module or a function, not {model!r:.80}")
+    compiled = model if hasattr(model, "_dynfix_entry") else compile(model, dynamic=dynamic)
+    options = compiled._dynfix_entry.options
+    options = options if dynamic is None else options.replace(dynamic=dynamic)
+    return packaging.write(_packaged(compiled, options), path, examples, weights)
 
 
-def _compiled_parts(compiled: Any) -> Any:
-    """(entry, what its calls begin with) of what `compile` gave; None of anything else."""
-    entry = getattr(compiled, "_dynfix_entry", None)
-    if entry is None:
-        return None
-    original = compiled._dynfix_original
-    if isinstance(original, torch.nn.Module):
-        return entry, (original,)
+def _packaged(compiled: Any, options: Options) -> packaging.Packaged:
+    """What `compile` gave, as packages take it."""
+    entry, original = compiled._dynfix_entry, compiled._dynfix_original
+    owner: tuple[Any, ...] = () if entry.fn is original else (original,)
     if inspect.ismethod(original):
-        return entry, (original.__self__,)
-    return entry, () if entry.fn is original else (original,)
+        owner = (original.__self__,)
+    return packaging.Packaged(entry.fn, owner, original, options)
 
 
 def reset() -> None:

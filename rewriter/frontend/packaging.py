@@ -2,11 +2,12 @@
 later call needs is put into a package (`runtime/package`), which `lowering/packages` loads."""
 
 import contextlib
-import functools
+import dataclasses
+import errno
 import inspect
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from ...runtime.cache.plain_data import Unstorable
 from ...runtime.cache.program_data import libraries_of, library_path
 from ...runtime.diagnostics import log
 from ...runtime.errors import BuildError, DynfixError, PackageError
+from ...runtime.options import Options
 from ...runtime.package import archive, machine_code
 from ...runtime.package.call_forms import Call, canonical, form
 from ...runtime.programs.launch import LAUNCH
@@ -36,55 +38,75 @@ Example = tuple[Any, ...]
 Kept = dict[int, StoredGraph]  # by the identity of the segment
 
 
+@dataclasses.dataclass(frozen=True)
+class Packaged:
+    """What is packaged: `fn`, which is given `owner` first (a module, the object of a method, or
+    nothing); `original`: what the user calls."""
+
+    fn: Callable[..., Any]
+    owner: tuple[Any, ...]
+    original: Any
+    options: Options
+
+    @property
+    def module(self) -> torch.nn.Module | None:
+        return self.original if isinstance(self.original, torch.nn.Module) else None
+
+    @property
+    def name(self) -> str:
+        named = self.original if inspect.isroutine(self.original) else type(self.original)
+        return str(getattr(named, "__qualname__", named))
+
+    def signature(self) -> inspect.Signature | None:
+        called = self.original if self.module is None else self.module.forward
+        try:
+            return inspect.signature(called)
+        except (TypeError, ValueError):
+            return None
+
+
 def write(
-    entry: CompiledFunction,
-    owner: tuple[Any, ...],
+    packaged: Packaged,
     path: str | os.PathLike[str],
     examples: Sequence[Example],
     weights: str = "inside",
 ) -> str:
-    """Package what `entry` calls, with `owner` (a module, the object of a method, or nothing) as
-    its first argument; the digest of the file. Raises PackageError."""
+    """Package it; the digest of the file. Raises PackageError, OSError."""
     if weights not in ("inside", "separate"):
         raise PackageError(f"weights must be 'inside' or 'separate', not {weights!r}")
-    packaging = _Packaging(entry, owner, examples)
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder", folder)
+    packaging = _Packaging(packaged, examples)
     with packaging.refusing():
         recorded = packaging.recorded()
         return packaging.write(os.fspath(path), recorded, weights == "separate")
 
 
-def aot_compile(
-    entry: CompiledFunction, owner: tuple[Any, ...], example_inputs: tuple[Any, Any]
-) -> LoadedModel:
+def aot_compile(packaged: Packaged, example_inputs: tuple[Any, Any]) -> LoadedModel:
     """The model compiled for such a call alone, as it is loaded from a package."""
     with tempfile.TemporaryDirectory(prefix="dynfix-") as folder:
-        path = os.path.join(folder, entry.name.rpartition(".")[2] or "model")
-        write(entry, owner, path, [example_inputs])
+        path = os.path.join(folder, "model")
+        write(packaged, path, [example_inputs])
         return load(path)
 
 
 class _Packaging:
     """One model on its way into a package."""
 
-    def __init__(
-        self, entry: CompiledFunction, owner: tuple[Any, ...], examples: Sequence[Example]
-    ) -> None:
-        self.owner, self.name = owner, entry.name
-        of = owner[0] if owner else entry.fn
-        self.module = of if isinstance(of, torch.nn.Module) else None
-        self.signature = _signature(of if self.module is None else self.module.forward)
-        if owner and self.module is None:
-            self.signature = _signature(functools.partial(entry.fn, *owner))
+    def __init__(self, packaged: Packaged, examples: Sequence[Example]) -> None:
+        self.owner, self.name, self.module = packaged.owner, packaged.name, packaged.module
+        self.signature = packaged.signature()
         self.examples = [self._call(example) for example in examples]
         if not self.examples:
             raise PackageError("package() needs an example: examples=[((x,), {})]")
-        limit = max(entry.options.recompile_limit, 2 * len(self.examples))
-        options = entry.options.replace(fullgraph=True, recompile_limit=limit)
+        limit = max(packaged.options.recompile_limit, 2 * len(self.examples))
+        options = packaged.options.replace(fullgraph=True, recompile_limit=limit)
         if options.backend != "native":
             raise PackageError(f"programs of backend={options.backend!r} cannot be packaged")
         # each form of a call has its own: sizes move in one, and need not in another
         forms = dict.fromkeys(form(*call) for call in self.examples)
-        self.compiled = {one: CompiledFunction(entry.fn, options) for one in forms}
+        self.compiled = {one: CompiledFunction(packaged.fn, options) for one in forms}
         self.kept: Kept = {}
         self.targets = machine_code.targets()
 
@@ -259,13 +281,6 @@ def _as_it_is(module: torch.nn.Module | None) -> Iterator[None]:
         for each, was in before:
             if not torch.equal(each, was):
                 each.copy_(was)
-
-
-def _signature(of: Any) -> inspect.Signature | None:
-    try:
-        return inspect.signature(of)
-    except (TypeError, ValueError):
-        return None
 
 
 def _signature_data(signature: inspect.Signature | None, call: PackagedCall) -> Any:

@@ -47,6 +47,7 @@ _CLASSES: dict[str, Any] = {
     f"{cls.__module__}:{cls.__qualname__}": cls
     for cls in (
         *(object, list, dict, set, tuple, frozenset, int, float, str, bool, bytes, complex),
+        *(slice, range),
         *(collections.OrderedDict, collections.defaultdict, collections.deque),
         *(torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, torch.Size, type(None)),
     )
@@ -336,10 +337,10 @@ class AnyModeTensor(guard_checks.Tensor):
 
     def _of_mode(self, value: Any) -> TensorMeta:
         meta: TensorMeta = self.arg
-        normal, inference = _plain_keys()
-        if not (isinstance(value, torch.Tensor) and value.is_inference() and meta.keys == normal):
+        if not isinstance(value, torch.Tensor) or meta.keys not in _plain_keys():
             return meta
-        return dataclasses.replace(meta, inference=True, keys=inference)
+        made = value.is_inference()
+        return dataclasses.replace(meta, inference=made, keys=_plain_keys()[made])
 
 
 @functools.cache
@@ -359,12 +360,11 @@ def found_class(name: str, base: type, fields: tuple[str, ...]) -> type:
     """The class of this name, if its module is loaded; else one like it, with the same name, items
     and attributes, and none of its methods. Nothing is imported."""
     module, _, qualified = name.partition(":")
-    try:
-        found = operator.attrgetter(qualified)(sys.modules[module])
-        if isinstance(found, type) and containers.c_base(found) is base:
-            return found
-    except (KeyError, AttributeError):
-        pass
+    found: Any = sys.modules.get(module)
+    for part in qualified.split("."):
+        found = getattr(found, "__dict__", {}).get(part)  # some modules import what they are asked
+    if isinstance(found, type) and containers.c_base(found) is base:
+        return found
     return _stand_in(module, qualified, base, fields)
 
 

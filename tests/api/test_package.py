@@ -38,6 +38,9 @@ class Plain:
     def __init__(self, value):
         self.value = value
 
+    def __call__(self, x):
+        return x * self.value
+
 
 @pytest.fixture(autouse=True)
 def kernels_of_one_kind(monkeypatch):
@@ -230,6 +233,9 @@ def test_modes_of_the_caller(tmp_path):
     served = loaded(model, tmp_path, (x(),))
     with torch.inference_mode():
         assert_alike(model, served, x())
+        assert_alike(model, loaded(model, tmp_path, (x(),)), x())
+    served = dynfix.load(tmp_path / "model.dfx")
+    assert_alike(model, served, x())
     with torch.autocast("cpu"), pytest.raises(NoVersionError, match="autocast"):
         served(x())
     with pytest.raises(NoVersionError, match="requires_grad True instead of False"):
@@ -281,7 +287,9 @@ def test_functions_and_methods(tmp_path):
     assert_alike(function, served, x())
     assert served.__name__.endswith("function") and str(served.__signature__) == "(x, k=1)"
     model = module(lambda self, x: x)
-    model.score = lambda x: x
+    served = loaded(Plain(2.0), tmp_path, (x(),))
+    assert_alike(Plain(2.0), served, x())
+    assert served.__name__ == "Plain" and str(served.__signature__) == "(x)"
     assert_alike(
         torch.nn.Linear.forward.__get__(model.linear), loaded(model.linear, tmp_path, (x(),)), x()
     )
@@ -389,6 +397,11 @@ def test_wrong_examples_are_refused(tmp_path):
     ):
         with pytest.raises(PackageError, match=says):
             dynfix.package(model, tmp_path / "m.dfx", examples)
+    for wrong in (nn.Linear, torch.jit.script(model.linear)):
+        with pytest.raises(PackageError, match="takes a module or a function"):
+            dynfix.package(wrong, tmp_path / "m.dfx", [((x(),), {})])
+    with pytest.raises(FileNotFoundError, match="none"):
+        dynfix.package(model, tmp_path / "none" / "m.dfx", [((x(),), {})])
     with pytest.raises(PackageError, match="'inside' or 'separate'"):
         dynfix.package(model, tmp_path / "m.dfx", [((x(),), {})], weights="none")
 

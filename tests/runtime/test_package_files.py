@@ -176,6 +176,7 @@ CONTENT = {
     "a weight of no dtype": (weight_with(dtype="load"), "damaged"),
     "a guard of no kind": (version_with(guards=[[["Arg", 0], ["Run", "x"], ""]]), "damaged"),
     "a path of no kind": (version_with(guards=[[["Obj", "x"], ["Length", 1], ""]]), "damaged"),
+    "a condition of no names": (version_with(holds=["sizes", "1", ["if", 0, 0]]), "damaged"),
     "a condition that calls": (version_with(holds=["sizes", "exit()", []]), "damaged"),
     "a condition that reaches out": (version_with(holds=["sizes", "math.__loader__"]), "damaged"),
     "an output of no recipe": (version_with(output=["recipe", 10**6]), "damaged"),
