@@ -281,13 +281,21 @@ class LoadedModel:
             self._dispatcher.add(entry)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        with torch.inference_mode(False), torch.no_grad():
-            result = self._served(args, kwargs)
+        result = self._without_gradients(args, kwargs)
         if result is not MISS:
             return result
         if self._fallback is not None:
             return self._fallback(*args, **kwargs)
         raise NoVersionError(self._why_not(*canonical(self._signature, args, kwargs)))
+
+    def _without_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if torch.is_inference_mode_enabled():
+            with torch.inference_mode(False), torch.no_grad():
+                return self._served(args, kwargs)
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                return self._served(args, kwargs)
+        return self._served(args, kwargs)
 
     def _served(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = self._dispatcher(args, kwargs)

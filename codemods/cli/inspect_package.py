@@ -26,12 +26,14 @@ def main(argv: list[str]) -> int:
         archive = Archive(options.file)
         for part in archive.manifest["parts"]:
             archive.mapped(part)
+        lines = [*_lines(archive)]
     except PackageError as error:
         raise CommandError(str(error)) from error
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise CommandError(f"{options.file} has another manifest: {error!r}") from error
     if options.json:
-        print(json.dumps({"digest": archive.digest, **archive.manifest}, indent=1))
-    else:
-        print("\n".join(map(seen, _lines(archive))))
+        lines = [json.dumps({"digest": archive.digest, **archive.manifest}, indent=1)]
+    print("\n".join(map(seen, lines)))
     return CLEAN
 
 

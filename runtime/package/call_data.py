@@ -327,7 +327,14 @@ class CallDecoder(Decoder):
 class AnyModeTensor(guard_checks.Tensor):
     """What was recorded of a plain tensor; one that inference mode made serves as well."""
 
-    __slots__ = ()
+    __slots__ = ("_of_modes",)
+    _of_modes: tuple[TensorMeta, ...]
+
+    def __init__(self, meta: TensorMeta) -> None:
+        super().__init__(meta)
+        keys, modes = _plain_keys(), (False, True)
+        made = [dataclasses.replace(meta, inference=mode, keys=keys[mode]) for mode in modes]
+        object.__setattr__(self, "_of_modes", tuple(made if meta.keys in keys else [meta, meta]))
 
     def passes(self, value: Any) -> bool:
         return bool(self._of_mode(value).matches(value))
@@ -336,11 +343,7 @@ class AnyModeTensor(guard_checks.Tensor):
         return "has " + ", ".join(self._of_mode(value).differences(value))
 
     def _of_mode(self, value: Any) -> TensorMeta:
-        meta: TensorMeta = self.arg
-        if not isinstance(value, torch.Tensor) or meta.keys not in _plain_keys():
-            return meta
-        made = value.is_inference()
-        return dataclasses.replace(meta, inference=made, keys=_plain_keys()[made])
+        return self._of_modes[isinstance(value, torch.Tensor) and value.is_inference()]
 
 
 @functools.cache

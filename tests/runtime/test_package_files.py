@@ -10,6 +10,7 @@ import zipfile
 import dynfix
 import pytest
 import torch
+from dynfix.codemods.cli import command
 from dynfix.runtime.errors import PackageError
 from dynfix.runtime.package import archive, machine_code
 
@@ -225,6 +226,25 @@ def test_an_expected_digest_is_compared(package, tmp_path):
     assert dynfix.load(package, digest=digest).digest == digest
     with pytest.raises(PackageError, match=f"has the digest {digest}, not 0000"):
         dynfix.load(package, digest="0" * 64)
+
+
+def test_inspect_shows_what_is_inside(package, tmp_path, capsys):
+    assert command.main(["inspect", str(package)]) == 0
+    shown = capsys.readouterr().out
+    assert (
+        shown.startswith("Sequential: dynfix ") and "version 1\n  input   input: float32" in shown
+    )
+    assert "0.weight: float32[4, 4]" in shown and dynfix.load(package).digest in shown
+    assert command.main(["inspect", "--json", str(package)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["model"] == "Sequential" and found["format"] == 1 and found["digest"] in shown
+    for wrong in (b"", flipped(package.read_bytes(), start_of(package.read_bytes(), "weights/"))):
+        (tmp_path / "wrong.dfx").write_bytes(wrong)
+        assert command.main(["inspect", str(tmp_path / "wrong.dfx")]) == 2
+        assert "wrong.dfx is" in capsys.readouterr().err
+    archive.write(str(tmp_path / "wrong.dfx"), {}, {})
+    assert command.main(["inspect", str(tmp_path / "wrong.dfx")]) == 2
+    assert "wrong.dfx has another manifest" in capsys.readouterr().err
 
 
 def test_the_same_parts_give_the_same_file(package, tmp_path):
