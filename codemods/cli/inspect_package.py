@@ -32,7 +32,8 @@ def main(argv: list[str]) -> int:
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise CommandError(f"{options.file} has another manifest: {error!r}") from error
     if options.json:
-        lines = [json.dumps({"digest": archive.digest, **archive.manifest}, indent=1)]
+        found = {"digest": archive.digest, **archive.manifest}
+        lines = json.dumps(found, indent=1).splitlines()
     print("\n".join(map(seen, lines)))
     return CLEAN
 

@@ -17,7 +17,7 @@ from dynfix.runtime.package import archive, machine_code
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval()
     path = tmp_path_factory.mktemp("package") / "model.dfx"
     dynfix.package(model, path, [((torch.ones(3, 4),), {}), ((torch.ones(5, 4),), {})])
     return path
