@@ -132,6 +132,7 @@ class PackagedCall:
         guards = recording.guard_set.plan
         symbols = recording.symbols
         found = {
+            "output": self._written("what the call returns", plan.output),
             "nargs": guards.nargs - len(self._owner),
             "kwnames": guards.kwnames,
             "guards": [
@@ -150,7 +151,6 @@ class PackagedCall:
                 for after, recipe, seen in plan.outcomes
             ],
             "fed": [self._written("a number that Python makes", recipe) for recipe in plan.fed],
-            "output": self._written("what the call returns", plan.output),
             "random": plan.random,
         }
         found |= {"inputs": self._inputs, "recipes": self._encoder.recipes}
