@@ -24,13 +24,17 @@ from .environment.machine import MACHINE, Machine
 from .errors import WorkerStopped
 
 SHARE = 0.04  # of the time since the start may be lost
-AHEAD = 2.5  # times as much may be lost until it is known what compiling gains
+AHEAD = 3.0  # times as much may be lost until it is known what compiling gains
 SLICE = 0.005  # seconds of work between two looks at the clock
 REST = 0.02  # seconds of one rest
 MIN_SLICES_BETWEEN_RESTS = 60  # slices of work between two rests, at least
 IDLE = 0.3  # a process that falls below this part of its pace waits, for us or for something else
 
+
 _STARTED = MACHINE.now()
+
+exclusive = threading.RLock()
+"""Held by who records a call, and by the worker while it works: never both at once."""
 
 
 class Account:
@@ -56,9 +60,15 @@ class Account:
         """Whether `seconds` more may be lost now."""
         return self.missing(seconds) <= 0
 
+    def may_finish(self) -> bool:
+        """Whether what was recorded may be compiled now: it was paid for, the rest costs little."""
+        return self._missing(0.0, self.share * AHEAD) <= 0
+
     def missing(self, seconds: float = 0.0) -> float:
         """By how many seconds the run is too short for `seconds` more to be lost."""
-        share = self.share * (1.0 if self.settled else AHEAD)
+        return self._missing(seconds, self.share * (1.0 if self.settled else AHEAD))
+
+    def _missing(self, seconds: float, share: float) -> float:
         if share <= 0.0:
             return math.inf
         needed = (self.lost + seconds - max(self.gained, self.promised) / 2) / share
@@ -153,7 +163,8 @@ class Worker:
         self._working = threading.Lock()  # not held while it rests: then the process may fork
         self.fork_waits = False
         self._slices = 0
-        self.importing = False
+        self.importing = self._waits = self._holds = False
+        self._meanwhile: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.late_hooks: list[dict[str, Callable[[], Any]]] = []  # of os.register_at_fork
 
     def submit(self, job: Callable[[], None]) -> None:
@@ -170,6 +181,45 @@ class Worker:
     def busy(self) -> bool:
         """Whether a job is at hand or waits; in a forked child, always."""
         return self._pending > 0
+
+    @property
+    def works(self) -> bool:
+        """Whether it does something, or is about to. Not while it waits for another process."""
+        return self.busy and not self._waits
+
+    def do_in_next_wait(self, job: Callable[[], None]) -> None:
+        """Do a short `job` before those that were submitted, as soon as the one at hand waits."""
+        self._meanwhile.put(job)
+
+    def wait(self, is_over: Callable[[], bool]) -> None:
+        """Called by a job, until `is_over`, which takes a few milliseconds: others may record."""
+        self._leave(waits=True)
+        try:
+            while True:
+                self.checkpoint()
+                if not self._meanwhile.empty() and self._enter(wait=False):
+                    self._do(self._meanwhile.get())
+                    self._leave(waits=True)
+                elif is_over():
+                    break
+        finally:
+            self._enter()
+
+    def _enter(self, wait: bool = True) -> bool:
+        """Begin to work: nobody records. False where somebody does, and this is not to wait."""
+        while not exclusive.acquire(blocking=False):
+            if not wait:
+                return False
+            self.checkpoint()
+            self._machine.sleep(REST)
+        self._holds, self._waits = True, False
+        return True
+
+    def _leave(self, waits: bool = False) -> None:
+        self._waits = waits
+        if self._holds:
+            self._holds = False
+            exclusive.release()
 
     def stop(self) -> None:
         """End at once: the job at hand is given up, compilers that run for it are ended."""
@@ -198,7 +248,7 @@ class Worker:
         self.fork_waits = False
         self._working.release()
         if child:
-            self._stopping, self._thread, self._pending = True, None, 1
+            self._stopping, self._thread, self._pending, self._waits = True, None, 1, False
             return
         for hooks in self.late_hooks:
             os.register_at_fork(**hooks)
@@ -238,7 +288,11 @@ class Worker:
             start = self._machine.now()
             self._pace.mark()
             with self._working:
-                self._do(job)
+                try:
+                    self._enter()
+                    self._do(job)
+                finally:
+                    self._leave()
             self.seconds += self._machine.now() - start
             with self._counting:
                 self._pending -= 1
@@ -265,7 +319,7 @@ class Worker:
 
     def _rest(self) -> None:
         """Rest while nothing more may be lost; now and then also to see the pace without us."""
-        while self._slices % MIN_SLICES_BETWEEN_RESTS == 0 or not self.account.allows():
+        while self._slices % MIN_SLICES_BETWEEN_RESTS == 0 or not self.account.may_finish():
             if self._stopping or self.fork_waits:
                 return
             self._slices += 1
@@ -302,6 +356,16 @@ def checkpoint() -> None:
     worker = _current.worker
     if worker is not None:
         worker.checkpoint()
+
+
+def wait(is_over: Callable[[], bool]) -> None:
+    """`Worker.wait`; on every other thread alike, but that others record as it is."""
+    worker = _current.worker
+    if worker is not None:
+        worker.wait(is_over)
+    else:
+        while not is_over():
+            pass
 
 
 def in_background() -> bool:

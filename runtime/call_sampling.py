@@ -7,7 +7,7 @@ from types import CodeType, FrameType
 
 from .background_budget import SHARE, Account
 
-AWAKE, ASLEEP = 0.5, 8.0  # seconds of each turn
+AWAKE, ASLEEP = 0.25, 4.0  # seconds of each turn
 
 
 class CallSampler:

@@ -37,6 +37,7 @@ from .session import Session
 
 KEPT = 256  # modules remembered; the one unused for longest is forgotten first
 ELEMENTS_LOOKED_AT = 64  # of a container that a module is called with
+HOOK_SECONDS = 1.5e-5  # that the hook takes until a compiled module is called
 LOOKED_AT = 8  # calls of a module, after which it is looked whether it stays in eager for good
 MANY_SHAPES = 16  # calls, each of a new signature, after which a module is compiled all the same
 MANY_MADE = 8  # modules of one class that were compiled and are gone: others stay in eager
@@ -287,6 +288,7 @@ class ModuleCalls:
             diagnostics.warn_once("internal", f"{name} runs in eager: it cannot be compiled: {why}")
             return None
         entry.background = self._session.background
+        entry.seconds_to_reach = HOOK_SECONDS
         known.made = entry
         if self._watch is not None:
             self._watch.always = True

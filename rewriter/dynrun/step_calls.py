@@ -36,6 +36,7 @@ WRAPPERS = (
 SAMPLED = 16  # calls that are looked at one after another, before most are not
 SAMPLE_INTERVAL_S = 0.05  # seconds between two that are looked at then
 MAX_UNUSED_STARTS = 100  # starts that are looked at until the step has run once
+MAX_ARRAY_BYTES = 1 << 16  # of an array that is compared from step to step
 MAX_CONTAINER_ELEMENTS = 64  # elements of a container that are looked at
 IN_PLACE: Any = type("InPlace", (), {"__repr__": lambda self: "IN_PLACE"})()
 """What serves a call of a step's function when the user's statements shall run."""
@@ -261,11 +262,11 @@ class Steps:
         if self._somebody_elses() or sys.modules["torch"].is_anomaly_enabled():
             return None
         if site.compiled is None:
-            site.note_numbers(given)
+            site.note_changes(given)
             if not self._is_due(site):
                 return None
             site.compiled = self._session.compile_step(site.function(names), site.place)
-            site.compiled.note_moving(site.moving)
+            site.compiled.note_moving(site.moving_numbers, site.moving_arrays)
             site.entry = site.compiled
         elif site.compiled.is_eager():
             site.exclude("eager is as fast, or it cannot be captured")
@@ -300,7 +301,9 @@ class StepSite:
         self.cost = 0.0  # seconds of the longest call, which was recorded and compiled
         self._noted = 0
         self._numbers: dict[int, Any] = {}
-        self.moving: set[int] = set()  # which of its variables are another number at each call
+        self._arrays: dict[int, bytes] = {}
+        self.moving_numbers: set[int] = set()  # its variables that change from call to call
+        self.moving_arrays: set[int] = set()
         self._clean: dict[int, tuple[Any, ...]] = {}  # starts without a history in what is given
 
     @property
@@ -328,11 +331,13 @@ class StepSite:
         diagnostics.warn_once("internal", message, self.place)
         self.exclude(why)
 
-    def note_numbers(self, given: tuple[Any, ...]) -> None:
-        """Before it is compiled: which numbers move."""
+    def note_changes(self, given: tuple[Any, ...]) -> None:
+        """Before it is compiled: which numbers, and which arrays of NumPy, change."""
         numbers = {at: one for at, one in enumerate(given) if type(one) in (int, float)}
-        before, self._numbers = self._numbers, numbers
-        self.moving.update(at for at in before.keys() & numbers.keys() if before[at] != numbers[at])
+        arrays = {at: one.tobytes() for at, one in enumerate(given) if _is_small_array(one)}
+        self.moving_numbers |= _changed(self._numbers, numbers)
+        self.moving_arrays |= _changed(self._arrays, arrays)
+        self._numbers, self._arrays = numbers, arrays
 
     def note_start(
         self, index: int, given: tuple[Any, ...], names: dict[str, Any]
@@ -405,6 +410,15 @@ class StepSite:
     def _is_own(self, code: types.CodeType) -> bool:
         step = self.step
         return (code.co_filename, code.co_firstlineno) == (step.file, self.start.first_line)
+
+
+def _changed(before: dict[int, Any], now: dict[int, Any]) -> set[int]:
+    return {at for at in before.keys() & now.keys() if before[at] != now[at]}
+
+
+def _is_small_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and type(value) is numpy.ndarray and value.nbytes <= MAX_ARRAY_BYTES
 
 
 def _clears(start: Start | None) -> bool:

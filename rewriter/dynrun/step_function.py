@@ -50,9 +50,10 @@ class CompiledStep(CompiledFunction):
         self.eager = _in_place
         self.moving.names = frozenset({"lr"})  # schedulers change it between steps
 
-    def note_moving(self, places: set[int]) -> None:
-        """Arguments that are another number at each call."""
-        self.moving.numbers |= {Arg(place) for place in places}
+    def note_moving(self, numbers: set[int], arrays: set[int]) -> None:
+        """Arguments that are another number, or hold something else, at each call."""
+        self.moving.numbers |= {Arg(place) for place in numbers}
+        self.moving.arrays |= {Arg(place) for place in arrays}
 
     def is_eager(self) -> bool:
         """Also where each call is another variant, so that none is served twice."""

@@ -34,15 +34,18 @@ KNOWN_CALLS = 1  # the same where an earlier run says that it pays
 EXPECTED_WITHIN = 60.0  # seconds of the run, in which what is known to pay begins
 CLEARLY = 1.3  # times eager: what is that slow is not tried again soon, less may be noise
 SHORT = 4e-5  # seconds: a call that takes less in eager gains nothing from guards and a program
+LOADS_AHEAD = 4.0  # the compiler is loaded for what would pay in a run of so many times the length
+MATTERS = 0.1  # of the run so far, that is
 GAIN = 0.3  # of the forward's time is expected to be saved: 0.1 of it with its backward
 SLOWER = 12  # a recorded call takes that many times an eager one, besides rewriting
-RECORDINGS_AHEAD = 3  # after which more is lost only where something was gained
+RECORDINGS_AHEAD = 8  # after which more is lost only where something was gained
 
 # What the script is expected to lose, as parts of the time that importing torch took, until it was
 # measured.
-LOAD = 0.7  # the recorder
+LOAD = 0.6  # the recorder
 DYNAMO = 0.5  # and, where the script has no optimizer, parts of torch that it stands on
 RECORD = 0.2
+RECORD_MOST = 0.3  # a recorded call, besides: what is slow per operator ends somewhere
 
 
 class SiteUse(NamedTuple):
@@ -141,24 +144,27 @@ class Background:
     def wants(self, name: str, calls: int, seconds: float, watched: float = 1.0) -> bool:
         """Whether a module with that many eager calls, which took `seconds`, is worth a recording
         now: it paid in an earlier run; or it would pay in a run of twice the length, and what is
-        lost by it is little of the run so far. `watched`: the part of the time in which calls were
-        counted."""
+        lost by it is little of the run so far. The compiler is loaded before. `watched`: the part
+        of the time in which calls were counted."""
         facts = self.known.sites.get(name)
         known = 0.0 if facts is None else facts.gain(GAIN)
         if self.broken or self.is_known_as_eager(name):
             return False
         if calls < (KNOWN_CALLS if known else CALLS) or seconds < SHORT * calls:
             return False
-        cost = self.cost() + SLOWER * seconds / calls
         gain = GAIN * seconds / watched * self.account.share / SHARE
-        if facts is None and gain < cost and self.account.expected:
+        if facts is None and self.account.expected:
             gain *= max(1.0, self.account.expected / self.account.elapsed())
+        if not self.loaded:
+            matters = seconds / watched >= MATTERS * self.account.elapsed()
+            if max((LOADS_AHEAD if matters else 1.0) * gain, known) >= self.cost():
+                self._prepare()  # which rests where more than a part of the run is lost
+            return False
+        cost = self._cost + min(SLOWER * seconds / calls, RECORD_MOST * self._torch_seconds)
         if max(gain, known) < cost or not self.nothing_builds() or not self.account.allows(cost):
             return False
-        self._prepare()
-        if self.loaded:
-            self._expected.discard(name)
-        return self.loaded
+        self._expected.discard(name)
+        return True
 
     def would_pay(self, facts: SiteFacts) -> bool:
         """Whether a run like the one that these are of is the sooner for compiling at once."""
@@ -203,13 +209,16 @@ class Background:
         self._recordings += 1
         self.account.settled |= self._recordings >= RECORDINGS_AHEAD
 
-    def build(self, job: Callable[[], None]) -> None:
-        """Compile a recording, beside the calls to come."""
+    def build(self, job: Callable[[], None], ask: Callable[[], None]) -> None:
+        """Compile a recording, beside the calls to come. `ask` has the other process begin with it
+        where the worker waits for an earlier one."""
+        if self.worker.busy:
+            self.worker.do_in_next_wait(ask)
         self.worker.submit(job)
 
     def nothing_builds(self) -> bool:
-        """Whether nothing is built now."""
-        return not self.worker.busy
+        """Whether nothing is built in this process now."""
+        return not self.worker.works
 
     def gained(self, seconds: float) -> None:
         """A call took that much less than eager would have."""

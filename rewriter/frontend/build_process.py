@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ...runtime.background_budget import checkpoint, in_background
+from ...runtime.background_budget import checkpoint, in_background, wait
 from ...runtime.cache import disk_cache
 from ...runtime.diagnostics import log
 
@@ -96,11 +96,13 @@ class BuildProcess:
 
     def has_stored(self, key: str) -> bool:
         """Wait for its answer. Whether the program of that key is in the cache now."""
-        while key not in self._answers and not self._broken:
-            checkpoint()
-            if _is_ready(self._from, select.POLLIN):
-                self._read()
+        wait(lambda: self._has_answer(key))
         return self._answers.get(key, False)
+
+    def _has_answer(self, key: str) -> bool:
+        if key not in self._answers and not self._broken and _is_ready(self._from, select.POLLIN):
+            self._read()
+        return key in self._answers or self._broken
 
     def end(self) -> None:
         """This process ends: the other one finishes what it was asked for, or ends, too."""

@@ -2,7 +2,6 @@
 function is."""
 
 import functools
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from typing import Any
 
 from ...lowering.autograd.double_backward import Differentiable
 from ...runtime import diagnostics
+from ...runtime.background_budget import exclusive
 from ...runtime.environment.supported_torch import warn_if_untested
 from ...runtime.errors import BuildError, GraphBreakError
 from ...runtime.guards.guard import Arg, GuardState, Kwarg, Obj, is_transformed, is_watched
@@ -37,11 +37,10 @@ from .inliner import Inliner
 from .module_class import awaits_shapes
 from .retrace import Attempt, Changed, Rerecordings
 from .segment_programs import ForeignProgram, ask_ahead, compile_segment, timed
-from .switchover import ServingState, Switchover, are_all
+from .switchover import ServingState, Switchover, are_all, stay_eager
 from .thread_modes import under_modes_of_caller
 from .warning_origins import named
 
-_recording_lock = threading.RLock()
 _live: "weakref.WeakSet[CompiledFunction]" = weakref.WeakSet()
 FAILURES_KEPT = 2
 MORE_VARIANTS = 4  # times as many of a part as of a function
@@ -57,6 +56,7 @@ class CompiledFunction:
 
     switchover_kind = Switchover
     may_be_cut = True  # where it breaks
+    seconds_to_reach = 0.0  # of a call, before this is called, where eager would serve
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class CompiledFunction:
     def is_eager(self) -> bool:
         """Whether eager serves every call, and no recording is to come."""
         entries = self._dispatcher.entries
-        tried = are_all(entries, ServingState.EAGER) if entries else self._stays_eager
+        tried = stay_eager(entries) if entries else self._stays_eager
         return tried and (self._opened is None or is_dropped(self._opened))
 
     def reset(self) -> None:
@@ -168,7 +168,7 @@ class CompiledFunction:
             or (self.background is not None and not self.background.may_record())
             or (self._is_alone() and self._first.is_wasted())
             or self._variants.at_limit(self._dispatcher, self.recordings, args, kwargs)
-            or not _recording_lock.acquire(blocking=False)
+            or not exclusive.acquire(blocking=False)
         ):
             return self.eager(*args, **kwargs)
         start = time.perf_counter()
@@ -176,7 +176,7 @@ class CompiledFunction:
             with reach_the_user():
                 return self._recorded(args, kwargs, changed)
         finally:
-            _recording_lock.release()
+            exclusive.release()
             if self.background is not None:
                 self.background.recorded(time.perf_counter() - start)
 
@@ -434,8 +434,13 @@ class CompiledFunction:
         faster."""
         judge = background if self._family is None else PartTrial(background)
         switchover = self.switchover_kind(recording, self.eager, judge, self.name)
+        switchover.overhead = self.seconds_to_reach
         self.switchovers.append(switchover)
         self._dispatcher.add(switchover)
+
+        def ask() -> None:
+            if recording.symbols is None:
+                ask_ahead(recording.segments, stances.state.now.options(self.options))
 
         def build() -> None:
             entry = self._entry(recording)
@@ -444,7 +449,7 @@ class CompiledFunction:
             else:
                 switchover.ready(entry)
 
-        background.build(under_modes_of_caller(build))
+        background.build(under_modes_of_caller(build), under_modes_of_caller(ask))
 
     @reach_the_user()
     def _entry(self, recording: Recording) -> CacheEntry | None:

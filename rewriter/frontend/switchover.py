@@ -21,6 +21,7 @@ WARM = 2  # compiled calls before a trial, which are counted but not compared
 TIMED = 6  # calls of each kind in a trial
 AGAIN = 60  # compiled calls, after which the second and last trial is held
 FASTER = 0.97  # of eager's time: what is not below this is no gain at first
+SELDOM = 50  # one call of so many: what is called less is not waited for
 AS_FAST = 1.0  # of eager's time: what is not below this in the second trial goes back
 
 
@@ -73,9 +74,10 @@ class Switchover:
         self.general = False
         self.state = ServingState.WAITING
         self.entry: TimedEntry | None = None
-        self.trials = 0
+        self.calls = self.trials = 0
         self.compiled_calls = 0
         self.eager_seconds = self.compiled_seconds = 0.0
+        self.overhead = 0.0  # seconds that reaching the compiled form takes, which eager does not
         self._times: dict[bool, list[Sample]] = {True: [], False: []}
         self._lock = threading.Lock()
         self._warm: list[Sample] = []
@@ -103,6 +105,7 @@ class Switchover:
     def run(self, inputs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """As `Entry.run`."""
         entry = self.entry
+        self.calls += 1
         if self.state is ServingState.COMPILED and entry is not None:
             return self._compiled(entry, inputs, args, kwargs)
         if self.state is ServingState.TRIAL and entry is not None and self.judge.nothing_builds():
@@ -162,9 +165,10 @@ class Switchover:
         every = (*self._warm, *times[True], *times[False])
         differentiated = any(sample.differentiated for sample in every)
         eager, compiled = (_typical(times[kind]) for kind in (False, True))
+        compiled += self.overhead
         self.eager_seconds, self.compiled_seconds = eager, compiled
         for sample in (*self._warm, *times[True]):
-            self.judge.gained(eager - sample.seconds)
+            self.judge.gained(eager - sample.seconds - self.overhead)
         limit = FASTER if self.trials == 1 else AS_FAST
         if differentiated or compiled > limit * eager:
             self.give_up()
@@ -182,6 +186,21 @@ class Switchover:
 def are_all(entries: tuple[Any, ...], state: ServingState) -> bool:
     """Whether there are entries, and each is a switchover in that state."""
     return bool(entries) and all(getattr(entry, "state", None) is state for entry in entries)
+
+
+def stay_eager(entries: tuple[Any, ...]) -> bool:
+    """Whether eager was as fast for those that serve calls: the others are hardly ever asked."""
+    tried = [each for each in entries if isinstance(each, Switchover)]
+    asked = [each.calls for each in tried if each.state is ServingState.EAGER]
+    return (
+        len(tried) == len(entries)
+        and bool(asked)
+        and all(
+            each.state is ServingState.EAGER
+            or (each.state is not ServingState.COMPILED and SELDOM * each.calls < max(asked))
+            for each in tried
+        )
+    )
 
 
 def _next_kind(taken: Mapping[bool, int]) -> bool:

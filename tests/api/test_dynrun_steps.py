@@ -352,6 +352,25 @@ def test_a_count_that_the_graph_takes_is_one_recording(equal):
     assert not entry.is_eager() and len(entry.recordings) <= 3
 
 
+def test_indices_in_an_array_that_changes_are_one_recording(equal):
+    text = """
+        import numpy as np
+        order = np.arange(22)
+        np.random.seed(0)
+        for epoch in range(3):
+            np.random.shuffle(order)
+            for start in range(0, 20, 4):
+                rows = order[start:start + 4]
+                loss = F.cross_entropy(net(X[rows]), Y[rows])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                print(loss.item())
+    """
+    (entry,) = equal(text, eager_calls=3).entries.values()
+    assert not entry.is_eager() and len(entry.recordings) == 1
+
+
 def test_a_backward_that_is_watched_is_pythons(equal):
     equal("""
         for i in range(6):

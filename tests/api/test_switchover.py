@@ -14,9 +14,16 @@ import pytest
 import torch
 import waiting
 from dynfix.rewriter.frontend.background import Background
-from dynfix.rewriter.frontend.switchover import AGAIN, TIMED, WARM, ServingState, Switchover
+from dynfix.rewriter.frontend.switchover import (
+    AGAIN,
+    TIMED,
+    WARM,
+    ServingState,
+    Switchover,
+    stay_eager,
+)
 from dynfix.runtime import background_budget, compilers
-from dynfix.runtime.background_budget import Account, Pace, Worker
+from dynfix.runtime.background_budget import Account, Pace, Worker, exclusive
 from dynfix.runtime.programs.dispatch import MISS
 from simulated import Simulated
 
@@ -107,6 +114,37 @@ def test_guards_are_a_part_of_the_compiled_calls_time(machine):
     for n in range(2 * TIMED + WARM + 1):
         assert call(entry, n) == 2 * n
     assert entry.state is ServingState.EAGER
+
+
+def test_what_reaching_it_takes_is_a_part_of_the_compiled_calls_time(machine):
+    entry, _ = switchover(machine, 0.01)
+    entry.overhead = 0.008
+    entry.ready(Compiled(machine, 0.004))
+    for n in range(2 * TIMED + WARM + 1):
+        assert call(entry, n) == 2 * n
+    assert entry.state is ServingState.EAGER and entry.compiled_seconds == pytest.approx(0.012)
+    assert entry.judge.total < 0
+
+
+def test_what_is_hardly_ever_called_is_not_waited_for(machine):
+    slow, other = switchover(machine, 0.0)[0], switchover(machine, 0.01)[0]
+    slow.ready(Compiled(machine, 0.02))
+    for n in range(60):
+        call(slow, n)
+    assert slow.state is ServingState.EAGER and stay_eager((slow,))
+    call(other, 1)
+    assert stay_eager((slow, other)) and not stay_eager((other,))
+    call(other, 1)
+    assert not stay_eager((slow, other))  # its kernels may come
+    for n in range(60):
+        call(slow, n)
+    assert stay_eager((slow, other))
+    other.ready(Compiled(machine, 0.0))
+    while other.state is not ServingState.COMPILED:
+        call(other, 1)
+    for n in range(5000):
+        call(slow, n)
+    assert not stay_eager((slow, other))
 
 
 def test_it_goes_back_when_it_has_become_slower(machine):
@@ -249,6 +287,38 @@ def test_it_rests_when_nothing_more_may_be_lost(machine, crowded):
     assert len(machine.slept) < rests + 20  # what it lost meanwhile
 
 
+def test_a_worker_that_waits_lets_others_record_and_begins_what_comes_next(machine):
+    worker, over, done, looks = Worker(account(machine)), [], [], []
+
+    def wait():
+        worker.wait(lambda: looks.append(1) or bool(over))
+        done.append(worker.works)
+
+    worker.submit(wait)
+    waiting.until(lambda: not worker.works)
+    assert worker.busy
+    with exclusive:
+        worker.do_in_next_wait(lambda: done.append("begun"))
+        looks.clear()
+        waiting.until(lambda: len(looks) > 3)
+        assert not done  # while this thread records
+    waiting.until(lambda: done == ["begun"])
+    over.append(True)
+    waiting.until(lambda: not worker.busy)
+    assert done == ["begun", True]
+    ended(worker)
+
+
+def test_a_worker_that_waits_can_be_stopped_and_lets_go(machine):
+    worker = Worker(account(machine))
+    worker.submit(lambda: worker.wait(lambda: False))
+    waiting.until(lambda: worker.busy and not worker.works)
+    with exclusive:
+        ended(worker)
+    assert exclusive.acquire(blocking=False)
+    exclusive.release()
+
+
 def test_it_works_while_the_process_waits_for_something(machine):
     pace, machine.busy = Pace(machine), 1.0
     machine.sleep(1.0)
@@ -379,16 +449,19 @@ def test_an_import_that_waits_for_the_worker_ends_its_rest(machine, tmp_path, mo
 def test_what_does_not_matter_is_left_alone(machine):
     load, of_run = waiting.Loading(), account(machine)
     background = Background(load, of_run)
-    machine.clock += 10
+    machine.clock += 1
     assert not background.wants("net", calls=3, seconds=50)  # too few
     assert not background.wants("net", calls=1000, seconds=0.01)  # too short
-    assert not background.wants("net", calls=1000, seconds=50)  # it takes more than 1 s
-    machine.clock += 990
+    assert not background.wants("net", calls=1000, seconds=0.5)  # four such runs would not pay
+    machine.clock += 999
     assert not background.wants("net", calls=1000, seconds=1.0)  # a thousandth of the run
     assert not background._asked
-    assert not background.wants("net", calls=1000, seconds=50)  # the compiler is loaded first
+    machine.clock -= 998
+    assert not background.wants("net", calls=1000, seconds=1.0)  # the compiler is loaded first
     load.end()
     waiting.until(background.nothing_builds)
+    assert not background.wants("net", calls=1000, seconds=50)  # a recorded call takes too much
+    machine.clock += 10
     assert background.wants("net", calls=1000, seconds=50)
     of_run.lost = 1e6
     assert not background.wants("net", calls=1000, seconds=50) and not background.may_record()
@@ -529,7 +602,7 @@ def test_it_is_built_under_the_modes_of_its_call(enabled):
         def recorded(self, seconds):
             pass
 
-        def build(self, job):
+        def build(self, job, ask):
             thread = threading.Thread(target=job)
             thread.start()
             thread.join()

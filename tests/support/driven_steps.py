@@ -68,14 +68,14 @@ def equal(tmp_path):
     """`equal(text)` runs a script as it is and with drivers, both with the same end; gives the
     session."""
 
-    def run(text, start=START, machine=MACHINE):
+    def run(text, start=START, machine=MACHINE, eager_calls=1):
         file = str(tmp_path / "script.py")
         source = (start + textwrap.dedent(text)).encode()
         (tmp_path / "script.py").write_bytes(source)
         linecache.checkcache(file)
         wanted = executed(compile(source, file, "exec"), file)
         session = Session()
-        steps = Steps(session, 1, machine)
+        steps = Steps(session, eager_calls, machine)
         steps.torch_is_there(_somebody_elses(torch))
         setattr(builtins, DRIVER, steps)
         code = with_drivers(source, file, steps.register)
