@@ -410,10 +410,11 @@ _provided: dict[str, ModuleType] = {}
 
 
 def provide(name: str, place: str) -> None:
-    """Have `built_extension` give the extension at `place`, so that nothing is built. Raises
-    ImportError."""
-    if name not in _provided:
-        _provided[name] = _imported(f"{__package__}.native.{name}", place)
+    """Have `built_extension` give the extension at `place`, so that nothing is built, unless there
+    is one already. Raises ImportError."""
+    full = f"{__package__}.native.{name}"
+    if name not in _provided and not any(known == full for known, _ in _extensions):
+        _provided[name] = _imported(full, place)
 
 
 def built_extension(name: str, otherwise: str, **how: tuple[str, ...]) -> ModuleType | None:

@@ -210,7 +210,8 @@ CONTENT = {
 
 @pytest.mark.parametrize("wrong", CONTENT)
 def test_what_does_not_fit_is_refused(package, tmp_path, wrong, monkeypatch):
-    monkeypatch.setattr("dynfix.runtime.build._provided", {})
+    for known in ("_provided", "_extensions"):
+        monkeypatch.setattr(f"dynfix.runtime.build.{known}", {})
     change, says = CONTENT[wrong]
     manifest, parts = parts_of(package)
     change(manifest, parts)
