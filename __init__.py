@@ -10,6 +10,7 @@ from importlib import import_module as _import_module
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .codemods.fixed_programs import captures_reads, read_ahead
+    from .lowering.packages import load, load_compiled_function
     from .rewriter.dynrun.install import install
     from .rewriter.frontend.api import (
         ExplainOutput,
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
         explain,
         graph_break,
         is_compiling,
+        package,
         reset,
     )
     from .rewriter.frontend.compile_logs import set_logs
@@ -49,7 +51,9 @@ if TYPE_CHECKING:
         DynfixError,
         GraphBreakError,
         LoweringError,
+        NoVersionError,
         OptionError,
+        PackageError,
         RecompileError,
         RecompileLimitError,
     )
@@ -63,7 +67,10 @@ _PUBLIC = {
         "codemods.fixed_programs": "captures_reads read_ahead",
         "rewriter.frontend.api": (
             "compile explain ExplainOutput reset graph_break disable allow_in_graph is_compiling"
+            " package"
+            " package"
         ),
+        "lowering.packages": "load load_compiled_function",
         "rewriter.frontend.compile_logs": "set_logs",
         "rewriter.frontend.config": "config",
         "rewriter.dynrun.install": "install",
@@ -79,7 +86,7 @@ _PUBLIC = {
         "runtime.options": "list_mode_options list_options",
         "runtime.errors": (
             "DynfixError GraphBreakError LoweringError BuildError OptionError RecompileError"
-            " RecompileLimitError"
+            " RecompileLimitError PackageError NoVersionError"
         ),
         "runtime.diagnostics": "DynfixWarning",
     }.items()
@@ -92,7 +99,9 @@ __all__ = [
     "ExplainOutput",
     "GraphBreakError",
     "LoweringError",
+    "NoVersionError",
     "OptionError",
+    "PackageError",
     "RecompileError",
     "RecompileLimitError",
     "__version__",
@@ -114,13 +123,16 @@ __all__ = [
     "list_backends",
     "list_mode_options",
     "list_options",
+    "load",
     "load_cache_artifacts",
+    "load_compiled_function",
     "mark_dynamic",
     "mark_static",
     "mark_unbacked",
     "maybe_mark_dynamic",
     "nested_compile_region",
     "nonstrict_trace",
+    "package",
     "read_ahead",
     "register_backend",
     "reset",
@@ -152,7 +164,7 @@ _INTERNAL = {
 
 # Names of torch.compiler that are not here, and why.
 _FILTERS = "every guard is checked: there are no guard filters"
-_FILES = "a compiled function cannot be saved to a file"
+_FILES = "dynfix.package writes a compiled model to a file"
 _MISSING = {
     "keep_portable_guards_unsafe": _FILTERS,
     "keep_tensor_guards_unsafe": _FILTERS,
@@ -161,7 +173,6 @@ _MISSING = {
     "skip_guard_on_globals_unsafe": _FILTERS,
     "skip_guard_on_inbuilt_nn_modules_unsafe": _FILTERS,
     "PrecompileError": _FILES,
-    "load_compiled_function": _FILES,
     "precompile": _FILES,
     "set_enable_guard_collectives": "ranks do not agree on recompiling: each decides for itself",
 }

@@ -14,6 +14,7 @@ from ..runtime.cache.named_functions import Unnamed
 from ..runtime.cache.plain_data import Unstorable
 from ..runtime.diagnostics import log
 from ..runtime.options import Options
+from ..runtime.programs.launch import Library
 from .autograd import missing_gradients
 from .autograd.direct_calls import CallMetadata, plain_call
 from .gc_pause import gc_paused
@@ -38,48 +39,36 @@ def stored_graph(gm: GraphModule, inputs: Iterable[str], options: Options) -> "S
 class StoredGraph:
     """The place of one graph's program. `load` finds what another process stored; a compilation
     tells `compiled` and `finished` what it made, which is stored once its last program is there: a
-    backward is compiled when it is first asked for."""
+    backward is compiled when it is first asked for. `data`: what was stored, or found. Without a
+    key it is nowhere else. `refused`: why nothing can be stored."""
 
-    def __init__(self, key: str, origins: Sequence[str]) -> None:
-        self.key, self._origins = key, origins
+    data: dict[str, Any] | None = None
+    refused: Exception | None = None
+
+    def __init__(self, key: str | None, origins: Sequence[str]) -> None:
+        self.key, self.origins = key, origins
         self._programs: dict[str, Any] = {}
         self._zero: Any = None
         self._around: dict[str, Any] | None = None
 
     def is_stored(self) -> bool:
         """Whether there is something to load."""
-        return entries.read(self.key) is not None
+        return self.key is not None and entries.read(self.key) is not None
 
     @gc_paused()
     def load(self) -> Callable[..., Any] | None:
         """The function that `joint.compile_graph` would give, or None."""
-        data = entries.read(self.key)
-        if data is None:
+        data = None if self.key is None else entries.read(self.key)
+        if self.key is None or data is None:
             return None
         try:
-            try:
-                return self._loaded(data)
-            except Unnamed:
-                _load_operators()
-                return self._loaded(data)
+            program = function_of(data, self.origins)
         except Exception as error:  # whatever is wrong with it, it can be compiled
             log.info("a stored program cannot be used: %r", error)
             entries.forget(self.key)
             return None
-
-    def _loaded(self, data: dict[str, Any]) -> Callable[..., Any]:
-        programs = {
-            kind: program_data.from_data(one, self._origins)
-            for kind, one in data["programs"].items()
-        }
-        backward = _missing(data["zero"], programs.pop(BACKWARD, None))
-        (forward,) = programs.values()
-        around = data["around"]
-        if around["plain"] is not None:
-            called = plain_call(forward, around["plain"], around["without_autocast"])
-        else:
-            called = _wrappers().from_data(around, forward, backward)
-        return CallMetadata.from_data(data["facts"]).called(called)
+        self.data = data
+        return program
 
     def compiled(self, kind: str, program: Any, zero: Any = None) -> None:
         """A program of the graph: 'inference', or 'forward' and 'backward'. `zero`: what a backward
@@ -103,7 +92,7 @@ class StoredGraph:
         try:
             around = _wrappers().to_data(wrapped, compiled, first)
         except (Unstorable, Unnamed) as reason:
-            log.debug("a program is not kept: %s", reason)
+            self._refuse(reason)
             return
         self._around = {"around": around, "facts": dataclasses.asdict(facts)}
         if not around["differentiates"] or BACKWARD in self._programs:
@@ -112,13 +101,48 @@ class StoredGraph:
     def _store(self) -> None:
         try:
             programs = {
-                kind: program_data.to_data(program, self._origins)
+                kind: program_data.to_data(program, self.origins)
                 for kind, program in self._programs.items()
             }
             zero = None if self._zero is None else missing_gradients.to_data(self._zero)
-            entries.write(self.key, {**(self._around or {}), "programs": programs, "zero": zero})
+            self.data = {**(self._around or {}), "programs": programs, "zero": zero}
+            if self.key is not None:
+                entries.write(self.key, self.data)
         except Exception as reason:  # the program serves this process in any case
-            log.debug("a program is not kept: %r", reason)
+            self._refuse(reason)
+
+    def _refuse(self, reason: Exception) -> None:
+        self.refused = reason
+        log.debug("a program is not kept: %r", reason)
+
+
+def function_of(
+    data: dict[str, Any],
+    origins: Sequence[str],
+    library: Callable[[str], Library] | None = None,
+) -> Callable[..., Any]:
+    """The function of a graph whose program was stored. `library`: as in `program_data`. Raises
+    Damaged, Unnamed, and what else damaged data leads to."""
+    try:
+        return _function(data, origins, library)
+    except Unnamed:
+        _load_operators()
+        return _function(data, origins, library)
+
+
+def _function(data: dict[str, Any], origins: Sequence[str], library: Any) -> Callable[..., Any]:
+    programs = {
+        kind: program_data.from_data(one, origins, library)
+        for kind, one in data["programs"].items()
+    }
+    backward = _missing(data["zero"], programs.pop(BACKWARD, None))
+    (forward,) = programs.values()
+    around = data["around"]
+    if around["plain"] is not None:
+        called = plain_call(forward, around["plain"], around["without_autocast"])
+    else:
+        called = _wrappers().from_data(around, forward, backward)
+    return CallMetadata.from_data(data["facts"]).called(called)
 
 
 def _missing(zero: Any, backward: Any) -> Any:

@@ -37,6 +37,12 @@ _KERNEL = (
     *("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math"),
     "-fno-thread-jumps",  # which makes branches of minima and maxima, where vectors had been
 )
+# Of every kernel: integers wrap around; a * b + c rounds twice, as in eager; the widest vectors,
+# which GCC leaves unused on many processors
+_WIDE = ("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()
+# GCC takes pow(x, 0.5) for sqrt(x), which is another number at -inf and -0.
+_POWERS = ("-fno-builtin-pow", "-fno-builtin-powf")
+FLAGS = ("-fwrapv", "-ffp-contract=off", *_POWERS, *_WIDE)
 _FORBIDDEN = frozenset(
     ("-ffast-math", "-Ofast", "-funsafe-math-optimizations", "-ffinite-math-only")
 )
@@ -384,18 +390,36 @@ def load_extension(name: str, path: Path) -> ModuleType:
     if (full, path) in _extensions:
         return _extensions[full, path]
     with disk_cache.loading(path) as place:
-        loader = importlib.machinery.ExtensionFileLoader(full, place)
-        spec = importlib.util.spec_from_file_location(full, place, loader=loader)
-        if spec is None:
-            raise ImportError(f"{path} is no extension module", name=full)
-        module = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
+        module = _imported(full, place)
     module.__file__ = str(path)
     log.debug("loaded %s from %s", full, path)
     return _extensions.setdefault((full, path), module)
 
 
+def _imported(full: str, place: str) -> ModuleType:
+    loader = importlib.machinery.ExtensionFileLoader(full, place)
+    spec = importlib.util.spec_from_file_location(full, place, loader=loader)
+    if spec is None:
+        raise ImportError(f"{place} is no extension module", name=full)
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+_provided: dict[str, ModuleType] = {}
+
+
+def provide(name: str, place: str) -> None:
+    """Have `built_extension` give the extension at `place`, so that nothing is built, unless there
+    is one already. Raises ImportError."""
+    full = f"{__package__}.native.{name}"
+    if name not in _provided and not any(known == full for known, _ in _extensions):
+        _provided[name] = _imported(full, place)
+
+
 def built_extension(name: str, otherwise: str, **how: tuple[str, ...]) -> ModuleType | None:
     """The extension, loaded, and built if need be (`build_extension`); None where that fails, of
     which the log says what happens `otherwise`."""
+    if name in _provided:
+        return _provided[name]
     return built_or(None, otherwise, lambda: load_extension(name, build_extension(name, **how)))

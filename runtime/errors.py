@@ -37,5 +37,13 @@ class RecompileError(DynfixError, RuntimeError):
     """The stance "fail_on_recompile" met a call that would be recorded."""
 
 
+class PackageError(DynfixError, RuntimeError):
+    """A model cannot be packaged, or a file is no package that can be loaded here."""
+
+
+class NoVersionError(PackageError):
+    """A call fails the guards of every version that a package holds."""
+
+
 class WorkerStopped(BaseException):
     """Ends work beside the user's when the process ends. Nothing catches it by accident."""

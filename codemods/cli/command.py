@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         deep_stack,
         file_writes,
         formats,
+        inspect_package,
         notebook,
         rules_page,
         runner,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from .settings import Settings
 else:
     add_noqa, command_report = OnDemand(".add_noqa"), OnDemand(".command_report")
-    advise = OnDemand(".advise")
+    advise, inspect_package = OnDemand(".advise"), OnDemand(".inspect_package")
     completion, file_writes = OnDemand(".completion"), OnDemand(".file_writes")
     deep_stack, formats = OnDemand(".deep_stack"), OnDemand(".formats")
     language_server, notebook = OnDemand("..server.language_server"), OnDemand(".notebook")
@@ -118,6 +119,7 @@ _ALONE = {
     "server": _server,
     "completion": lambda words: completion.main(words),
     "advise": lambda words: advise.main(words),
+    "inspect": lambda words: inspect_package.main(words),
 }
 
 

@@ -9,6 +9,7 @@ import torch
 
 from ...runtime.programs.recipes import ConstRecipe, Recipe, RecipeMaker
 from ...runtime.programs.steps import Redo
+from . import places
 from .numbers import scalars
 
 
@@ -22,6 +23,7 @@ class SideEffect:
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     keywords: dict[str, Any] = dataclasses.field(default_factory=dict)
+    origin: str = dataclasses.field(default_factory=places.here)
 
     @property
     def owner(self) -> Any:
@@ -38,6 +40,7 @@ class SideEffect:
             self.function,
             tuple(_recipe(part, maker) for part in self.arguments),
             {name: _recipe(part, maker) for name, part in self.keywords.items()},
+            self.origin,
         )
 
     def strip(self, stripper: scalars.Stripper) -> None:

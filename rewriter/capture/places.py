@@ -47,6 +47,12 @@ def place_of(frame: types.FrameType | None) -> tuple[str, int, str]:
     return _with_text(*(inner or ("<unknown>", 0)))
 
 
+def here() -> str:
+    """The line of the user's that runs now: "model.py:41"."""
+    file, line, _ = place_of(sys._getframe(1))
+    return f"{file}:{line}"
+
+
 _USERS, _LIBRARYS, _OURS = range(3)
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")

@@ -2,6 +2,7 @@
 that these cut."""
 
 import dataclasses
+import functools
 import sys
 import weakref
 from typing import Any
@@ -350,7 +351,8 @@ class ReadRecorder(StoppableMode):
             self._frozen(arg) if isinstance(arg, torch.Tensor) else ConstRecipe(arg) for arg in args
         )
         result = func(*args, **kwargs)
-        read = memory_lists.listed if name == "tolist" else lambda *parts: func(*parts, **kwargs)
+        read = functools.partial(func, **kwargs) if kwargs else func
+        read = memory_lists.listed if name == "tolist" else read
         recipe = Apply(read, recipes)
         for arg, part in zip(args, recipes, strict=True):
             if isinstance(part, Input):

@@ -4,6 +4,7 @@ and an output recipe."""
 import dataclasses
 import types
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from ...lowering.autograd.result_views import is_one_of_several
 from ...runtime.guards.guard import Guard, GuardSet, Obj, Path, Tensor, TensorMeta
 from ...runtime.programs import recipes
+from ...runtime.programs.containers import of_sequence
 from ...runtime.programs.entry import CacheEntry, ReplayPlan
 from ...runtime.programs.recipes import (
     Apply,
@@ -442,7 +444,7 @@ def leaf(recorder: Recorder, obj: Any) -> Recipe | None:
         return obj.recipe if scalars.live_in(recorder, obj) else ConstRecipe(scalars.plain(obj))
     if type(obj) is torch.Size:
         return Apply(
-            lambda *sizes: torch.Size(sizes),
+            partial(of_sequence, torch.Size),
             tuple(leaf(recorder, size) or ConstRecipe(size) for size in obj),
         )
     if is_constant(obj):

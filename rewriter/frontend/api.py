@@ -3,19 +3,20 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ...runtime import diagnostics
 from ...runtime.environment import supported_torch  # noqa: F401, it raises if torch is too old
-from ...runtime.errors import OptionError
+from ...runtime.errors import OptionError, PackageError
 from ...runtime.options import Options
 from ..capture import current
 from ..tracing_ops import lookup
 from ..tracing_ops.calls import known_calls
-from . import compiled_function
+from . import compiled_function, packaging
 from .config import config, make_options
 from .explain import ExplainOutput, explain
 from .module_class import (
@@ -36,6 +37,7 @@ __all__ = [
     "explain",
     "graph_break",
     "is_compiling",
+    "package",
     "reset",
 ]
 
@@ -91,7 +93,10 @@ def _compile(model: Any, options: Options, again: Callable[[Any], Any]) -> Any:
     model = _eager(model)
     if isinstance(model, torch.nn.Module):
         original = eager_original(model)
-        return compiled_module(original, _entry_of(original, options), again)
+        entry = _entry_of(original, options)
+        packaged = packaging.Packaged(entry.fn, (original,), original, options)
+        aot_compile = functools.partial(packaging.aot_compile, packaged)
+        return compiled_module(original, entry, again, aot_compile)
     if inspect.isclass(model):
         return _compile_class(model, options)
     if not callable(model):
@@ -174,7 +179,49 @@ def _wrapper(call: Callable[..., Any], original: Any, entry: Any) -> Callable[..
     functools.update_wrapper(compiled, original)
     compiled._dynfix_original = original  # type: ignore[attr-defined]
     compiled._dynfix_entry = entry  # type: ignore[attr-defined]
+    compiled.aot_compile = functools.partial(_aot_compile, compiled)  # type: ignore[attr-defined]
     return compiled
+
+
+def _aot_compile(compiled: Any, example_inputs: tuple[Any, Any]) -> Any:
+    """What `torch.compile(f).aot_compile` is: compile for calls like `example_inputs`, a pair of
+    arguments; `save_compiled_function(path)` of the result writes a package."""
+    options = compiled._dynfix_entry.options
+    return packaging.aot_compile(_packaged(compiled, options), example_inputs)
+
+
+def package(
+    model: Any,
+    path: str | os.PathLike[str],
+    examples: Sequence[tuple[Any, ...]],
+    *,
+    weights: str = "inside",
+    dynamic: bool | None = None,
+) -> str:
+    """Compile `model` (a module, a function, or what `compile` made of one) for inference, and
+    write it to one file that `load` serves from: weights, guards, kernels for this machine's CPU.
+
+    `examples`: calls, each a pair `((x,), {"mask": mask})`; sizes that differ between them become
+    symbolic. `weights`: "inside", or "separate" for those of `state_dict()`, which `load` is then
+    given. `dynamic`: as of `compile`. Runs the examples, twice; buffers stay as they are. Returns
+    the digest of the file. Raises PackageError for what such a file cannot hold (graph breaks, side
+    effects, operators that are not torch's), with the line.
+    """
+    if isinstance(model, type | torch.jit.ScriptModule):
+        raise PackageError(f"package() takes a module or a function, not {model!r:.80}")
+    compiled = model if hasattr(model, "_dynfix_entry") else compile(model, dynamic=dynamic)
+    options = compiled._dynfix_entry.options
+    options = options if dynamic is None else options.replace(dynamic=dynamic)
+    return packaging.write(_packaged(compiled, options), path, examples, weights)
+
+
+def _packaged(compiled: Any, options: Options) -> packaging.Packaged:
+    """What `compile` gave, as packages take it."""
+    entry, original = compiled._dynfix_entry, compiled._dynfix_original
+    owner: tuple[Any, ...] = () if entry.fn is original else (original,)
+    if inspect.ismethod(original):
+        owner = (original.__self__,)
+    return packaging.Packaged(entry.fn, owner, original, options)
 
 
 def reset() -> None:

@@ -125,6 +125,11 @@ class CompiledFunction:
         """In eager; in parts, if the function could be cut where it breaks."""
         return (self._opened or self.eager)(*args, **kwargs)
 
+    def entry_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CacheEntry | None:
+        """The compiled entry whose guards, and relations between sizes, hold for such a call."""
+        compiled = (one for one in self._dispatcher.entries if isinstance(one, CacheEntry))
+        return next((one for one in compiled if one.serves(args, kwargs)), None)
+
     @property
     def parts(self) -> tuple["CompiledFunction", ...]:
         """Itself, and what it calls since it runs in parts."""

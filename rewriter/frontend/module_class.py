@@ -57,6 +57,11 @@ class CompiledModule:
     _dynfix_original: torch.nn.Module
     _dynfix_entry: Callable[..., Any]
     _dynfix_again: CompileFn
+    _dynfix_aot_compile: Callable[..., Any]
+
+    def aot_compile(self, example_inputs: tuple[Any, Any]) -> Any:
+        """As of compiled functions."""
+        return self._dynfix_aot_compile(example_inputs)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -92,15 +97,21 @@ def _rebuild(original: torch.nn.Module, again: CompileFn) -> Any:
     return again(original)
 
 
-def compiled_module(original: torch.nn.Module, entry: Callable[..., Any], again: CompileFn) -> Any:
+def compiled_module(
+    original: torch.nn.Module,
+    entry: Callable[..., Any],
+    again: CompileFn,
+    aot_compile: Callable[..., Any],
+) -> Any:
     """A compiled twin of `original`: calls go to `entry(original, ...)`; `again`, which pickles,
-    compiles a copy."""
+    compiles a copy; `aot_compile` compiles for one example."""
     twin: Any = object.__new__(_subclass(type(original)))
     object.__setattr__(twin, "__dict__", original.__dict__)
     for name in copyreg._slotnames(type(original)):  # type: ignore[attr-defined]
         if hasattr(original, name):
             object.__setattr__(twin, name, getattr(original, name))
-    for name, value in {"original": original, "entry": entry, "again": again}.items():
+    own = {"original": original, "entry": entry, "again": again, "aot_compile": aot_compile}
+    for name, value in own.items():
         object.__setattr__(twin, f"_dynfix_{name}", value)
     return twin
 
@@ -118,7 +129,7 @@ def _subclass(base: type) -> type:
     documentation of `base`."""
     known = _classes.get(base, lambda: None)()
     if known is None:
-        slots = ("_dynfix_original", "_dynfix_entry", "_dynfix_again")
+        slots = ("_dynfix_original", "_dynfix_entry", "_dynfix_again", "_dynfix_aot_compile")
         body = {name: getattr(base, name) for name in ("__module__", "__qualname__", "__doc__")}
         known = type(base)(base.__name__, (CompiledModule, base), {**body, "__slots__": slots})
         _classes[base] = weakref.ref(known)

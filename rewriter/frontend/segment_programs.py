@@ -30,6 +30,10 @@ observers: list[Observer] = []  # what each program is put into before it serves
 timers: list[Callable[[Segment, Callable[..., Any]], Callable[..., Any]]] = []
 """What a program with its gradients is put into, as a call has it."""
 
+keepers: list[Callable[[Segment, stored_graphs.StoredGraph], None]] = []
+"""Who is given each program as it is stored, also those of symbolic sizes, which the cache does
+without."""
+
 
 def compile_segment(
     segment: Segment,
@@ -93,6 +97,9 @@ def _callable(
             said = f"a graph with sizes that depend on data is not compiled: {why}"
             diagnostics.warn_once("open", said, why)
             return _as_it_is(segment.module)
+    if kept is not None:
+        for keep in keepers:
+            keep(segment, kept)
     if not by_aot:
         program = _leaving_modes(program, segment.module)
     for observe in observers:
@@ -118,9 +125,14 @@ def _place(
     segment: Segment, options: Options, example_inputs: list[Any] | None
 ) -> stored_graphs.StoredGraph | None:
     """Where the segment's program is stored, if it can be."""
-    if options.backend != "native" or example_inputs is not None or segment.open:
+    if options.backend != "native" or segment.open:
         return None
-    return stored_graph(segment.module, segment.metas, options)
+    if example_inputs is None:
+        kept = stored_graph(segment.module, segment.metas, options)
+        if kept is not None:
+            return kept
+    origins = graph_key.origins_of(segment.module)
+    return stored_graphs.StoredGraph(None, origins) if keepers else None
 
 
 def stored_graph(
@@ -143,7 +155,7 @@ def _is_asked_for(
 ) -> build_process.BuildProcess | None:
     """Who was asked. Graphs of GPUs are compiled where their context is."""
     process = build_process.serving()
-    if process is None or any(meta.on_gpu for meta in segment.metas):
+    if process is None or kept.key is None or any(meta.on_gpu for meta in segment.metas):
         return None
     around = segment.metas, options, Modes.now(), process_settings()
     to_bytes = functools.partial(graph_transfer.to_bytes, segment.module, around)
@@ -153,8 +165,8 @@ def _is_asked_for(
 def _is_built_elsewhere(
     segment: Segment, options: Options, kept: stored_graphs.StoredGraph
 ) -> bool:
-    process = _is_asked_for(segment, options, kept)
-    return process is not None and process.has_stored(kept.key)
+    process, key = _is_asked_for(segment, options, kept), kept.key
+    return process is not None and key is not None and process.has_stored(key)
 
 
 def _trains_layers(segment: Segment) -> bool:

@@ -26,6 +26,12 @@ def register(*functions: Callable[..., Any]) -> None:
         _registered[f"{function.__module__}:{function.__qualname__}"] = function
 
 
+# Arithmetic on sizes.
+_SIZES = "add sub mul truediv floordiv mod pow neg pos abs eq ne lt le gt ge and_ or_".split()
+register(*(getattr(operator, name) for name in _SIZES))
+register(*(getattr(torch, f"sym_{name}") for name in ("float", "int", "max", "min", "not")))
+
+
 def _places() -> Iterator[tuple[str, Any]]:
     """Where torch's functions without a module of their own are found."""
     yield "torch", torch

@@ -6,7 +6,8 @@ in the recorded graph, whose own lines are put in when it is loaded.
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -55,9 +56,12 @@ def _placed(step: Step, places: dict[str, int]) -> Step:
     return dataclasses.replace(step, origins=found)  # type: ignore[arg-type]
 
 
-def from_data(data: dict[str, Any], origins: Sequence[str]) -> Program | GraphedProgram:
-    """Raises Damaged, Unnamed, and what else damaged data leads to."""
-    libraries = _Libraries(data["steps"])
+def from_data(
+    data: dict[str, Any], origins: Sequence[str], library: Callable[[str], Library] | None = None
+) -> Program | GraphedProgram:
+    """`library`: gives the kernels' libraries by their names, if not the cache. Raises Damaged,
+    Unnamed, and what else damaged data leads to."""
+    libraries = _Libraries(data["steps"], library or _stored_library)
     decoder = Decoder(libraries.kernel)
     steps = [_with_lines(decoder.decode(step), origins) for step in data["steps"]]
     inputs = [identifier(name) for name in data["inputs"]]
@@ -80,25 +84,46 @@ def _with_lines(step: Any, origins: Sequence[str]) -> Step:
     return step
 
 
+def libraries_of(data: dict[str, Any]) -> list[str]:
+    """The libraries that the kernels of a program are in. Raises Unstorable for kernels of GPUs."""
+    launches = _launches(data["steps"])
+    if any(map(gpu_launches.is_launch, launches)):
+        raise Unstorable("a kernel for GPUs")
+    return sorted({file for file, _, _ in launches})
+
+
+def _launches(steps: Sequence[Any]) -> list[Any]:
+    place = [field.name for field in dataclasses.fields(KernelStep)].index("launch") + 1
+    return [step[place] for step in steps if step[0] == KernelStep.__name__]
+
+
+def library_path(file: str) -> Path:
+    """Where the cache has a library of this name. Raises Damaged."""
+    match = _FILE.fullmatch(file)
+    path = disk_cache.get(*match.groups()) if match else None
+    if path is None:
+        raise Damaged(f"{file} is not in the cache")
+    return path
+
+
+def _stored_library(file: str) -> Library:
+    return Library(library_path(file))
+
+
 class _Libraries:
     """The libraries of one program, each loaded once, and its kernels for GPUs."""
 
-    def __init__(self, steps: Sequence[Any]) -> None:
-        self._loaded: dict[str, Library] = {}
-        place = [field.name for field in dataclasses.fields(KernelStep)].index("launch") + 1
-        launches = [step[place] for step in steps if step[0] == KernelStep.__name__]
-        self._launches = gpu_launches.Launches(list(filter(gpu_launches.is_launch, launches)))
+    def __init__(self, steps: Sequence[Any], library: Callable[[str], Library]) -> None:
+        self._library, self._loaded = library, dict[str, Library]()
+        launches = filter(gpu_launches.is_launch, _launches(steps))
+        self._launches = gpu_launches.Launches(list(launches))
 
     def kernel(self, data: list[Any]) -> Any:
         if gpu_launches.is_launch(data):
             return self._launches.launch(data)
         file, name, big = data
         if file not in self._loaded:
-            match = _FILE.fullmatch(file)
-            path = disk_cache.get(*match.groups()) if match else None
-            if path is None:
-                raise Damaged(f"{file} is not in the cache")
-            self._loaded[file] = Library(path)
+            self._loaded[file] = self._library(file)
         if type(big) is not bool:
             raise Damaged("a kernel's kind")
         return self._loaded[file].kernel(identifier(name), big)

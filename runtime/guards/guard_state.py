@@ -227,6 +227,17 @@ class GuardState:
         entered."""
         return cls()
 
+    @classmethod
+    def of(cls, values: tuple[Any, ...]) -> "GuardState":
+        """The state with the `values` of another snapshot, of this torch, without modes. Raises
+        ValueError for others."""
+        state = cls()
+        if len(values) != len(_READERS):
+            raise ValueError("the global state of another torch")
+        state._shortcut = state._shortcut if state.values == values else None
+        state.values, state.function_modes, state.dispatch_modes = values, (), ()
+        return state
+
     def holds(self) -> bool:
         """Whether the calling thread's state is this one."""
         if self._shortcut is not None and self._shortcut.check():

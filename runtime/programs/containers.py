@@ -7,6 +7,7 @@ twice.
 import collections
 import copyreg
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -65,12 +66,12 @@ def made_by(obj: Any, base: type) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """What makes an empty object like `obj`, or one with its value, and from what."""
     cls = type(obj)
     if base in (int, float, str):
-        return (lambda value: base.__new__(cls, value)), (base(obj),)
+        return functools.partial(_of_value, cls, base), (base(obj),)
     if base is collections.defaultdict:
-        return (lambda factory: _with_factory(cls, factory)), (obj.default_factory,)
+        return functools.partial(_with_factory, cls), (obj.default_factory,)
     if base is collections.deque:
-        return (lambda most: _bounded(cls, most)), (obj.maxlen,)
-    return (lambda: _empty(cls, base)), ()
+        return functools.partial(_bounded, cls), (obj.maxlen,)
+    return functools.partial(_empty, cls, base), ()
 
 
 def can_make(obj: Any, base: type) -> bool:
@@ -89,6 +90,20 @@ def _empty(cls: type, base: Any) -> Any:
     return base.__new__(cls)
 
 
+def _of_value(cls: type, base: Any, value: Any) -> Any:
+    return base.__new__(cls, value)
+
+
+def of_parts(cls: type, base: Any, *parts: Any) -> Any:
+    """An object of `cls`, a tuple or frozenset below its own constructor."""
+    return base.__new__(cls, parts)
+
+
+def of_sequence(cls: Any, *parts: Any) -> Any:
+    """What a class makes of one sequence."""
+    return cls(parts)
+
+
 def _with_factory(cls: type, factory: Any) -> Any:
     made: Any = dict.__new__(cls)
     collections.defaultdict.__init__(made, factory)
@@ -99,6 +114,10 @@ def _bounded(cls: type, most: int | None) -> Any:
     made: Any = collections.deque.__new__(cls)
     collections.deque.__init__(made, (), most)
     return made
+
+
+# What recipes make objects by, where it is no class itself.
+MAKERS = (_empty, _of_value, _with_factory, _bounded, of_parts, of_sequence)
 
 
 def items_of(obj: Any) -> list[Any]:

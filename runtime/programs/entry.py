@@ -88,15 +88,26 @@ class CacheEntry:
             return None
         return _picks([feed.index for feed in step.feeds])
 
+    def serves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether its guards, and what is asked of the inputs besides, hold for the call."""
+        inputs = None if self.stays_eager else self.guards.match(args, kwargs)
+        if inputs is None or not self._holds(inputs):
+            return False
+        asked = (pair for pair in self._checks.get(0, ()) if _asks_inputs(pair[0]))
+        return all(same(recipe.make(Env(inputs, 0)), expected) for recipe, expected in asked)
+
+    def _holds(self, inputs: list[Any]) -> bool:
+        if self._same_objects is not None and not self._same_objects(inputs):
+            return False
+        return self.plan.holds is None or self.plan.holds(inputs)
+
     def run(self, inputs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call's result, or MISS when an outcome is one that this recording has not seen;
         nothing was done to the outside then."""
         if self.stays_eager:
             return self.eager(*args, **kwargs)
         plan = self.plan
-        if self._same_objects is not None and not self._same_objects(inputs):
-            return MISS
-        if plan.holds is not None and not plan.holds(inputs):
+        if not self._holds(inputs):
             return MISS
         if self._fed is not None:
             try:

@@ -1,6 +1,7 @@
 """Callables for compiled loops, native ones, or ctypes where no extension can be built; and for
 products by the library."""
 
+import contextlib
 import ctypes
 import dataclasses
 import functools
@@ -34,10 +35,13 @@ class CtypesKernel:
             raise IndexError(f"index out of range in self (kernel {self.name})")
 
 
+LAUNCH = "launch"  # the extension
+
+
 @functools.cache
 def kernel_type() -> Callable[[int, str, Callable[[], int] | None], Callable[..., None]]:
     """The native kernel class, or `CtypesKernel`."""
-    module = build.built_extension("launch", "kernels are launched through ctypes")
+    module = build.built_extension(LAUNCH, "kernels are launched through ctypes")
     return CtypesKernel if module is None else module.Kernel
 
 
@@ -62,11 +66,12 @@ def place_of(launch: Callable[..., None]) -> Place | None:
 
 class Library:
     """A loaded library of kernels; `kernel(name, big)` gives a callable that takes tensors or
-    addresses."""
+    addresses. `place`: what the loader finds the file by, if not by its path in the cache."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, place: str | None = None) -> None:
         self._file = path.name
-        with disk_cache.loading(path) as place:
+        found = disk_cache.loading(path) if place is None else contextlib.nullcontext(place)
+        with found as place:
             self._library = ctypes.CDLL(place)
 
     def kernel(self, name: str, big: bool) -> Callable[..., None]:

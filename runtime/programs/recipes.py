@@ -10,6 +10,7 @@ import dataclasses
 import types
 import weakref
 from collections.abc import Callable
+from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -213,6 +214,11 @@ class Build(Recipe):
             set_state(result, self.state.make(env))
 
 
+def itself(made: Any) -> Any:
+    """What was made already, to be filled."""
+    return made
+
+
 def set_state(result: Any, state: Any) -> None:
     if isinstance(state, Fields | CellContent | FunctionAttributes):
         state.put(result)
@@ -289,7 +295,7 @@ class RecipeMaker:
             raise CannotRebuild(f"a {cls.__name__} made in the call is returned or kept")
         if cls.__module__ == "torch.return_types":
             return self._remember(
-                obj, Apply(lambda *parts: cls(parts), tuple(map(self.recipe, obj)))
+                obj, Apply(partial(containers.of_sequence, cls), tuple(map(self.recipe, obj)))
             )
         base = containers.c_base(cls)
         if base in (tuple, frozenset):
@@ -334,7 +340,7 @@ class RecipeMaker:
         empty = self._cell(cell)
         if id(cell) in self._filled_cells or isinstance(empty, ConstRecipe):
             return self._filled_cells.get(id(cell), empty)
-        filled = self._filled_cells[id(cell)] = Build(lambda made: made, (empty,))
+        filled = self._filled_cells[id(cell)] = Build(itself, (empty,))
         try:
             content = cell.cell_contents
         except ValueError:
@@ -347,10 +353,10 @@ class RecipeMaker:
         its own constructor takes."""
         cls = type(obj)
         parts = tuple(map(self.recipe, base.__iter__(obj)))  # type: ignore[attr-defined]
-        make = Apply(lambda *made: base.__new__(cls, made), parts)
+        make = Apply(partial(containers.of_parts, cls, base), parts)
         if cls is base or not (getattr(obj, "__dict__", None) or containers.slots_of(obj)):
             return self._remember(obj, make)
-        return self._with_fields(obj, self._remember(obj, Build(lambda made: made, (make,))))
+        return self._with_fields(obj, self._remember(obj, Build(itself, (make,))))
 
     def _filled(self, obj: Any, recipe: "Build") -> "Build":
         """The recipe with what the container holds. Remembered first: it may hold itself."""

@@ -33,11 +33,13 @@ class GraphStep:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Redo:
-    """`function(*arguments, **keywords)`, done again at each call with arguments made anew."""
+    """`function(*arguments, **keywords)`, done again at each call with arguments made anew.
+    `origin`: the user's line."""
 
     function: Callable[..., Any]
     arguments: tuple[Recipe, ...]
     keywords: dict[str, Recipe]
+    origin: str = ""
 
     def run(self, env: Env) -> None:
         keywords = {name: recipe.make(env) for name, recipe in self.keywords.items()}

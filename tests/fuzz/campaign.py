@@ -24,7 +24,7 @@ from pathlib import Path
 
 import dynfix
 import torch
-from dynfix.lowering.targets.cpp import cpp_build, cpp_target
+from dynfix.lowering.targets.cpp import cpp_build
 from dynfix.runtime.errors import GraphBreakError
 
 from . import graphs as drawn
@@ -182,7 +182,7 @@ def _expire(number, frame):
 def run(given, first, count):
     """The tally of `count` seeds; what differs is printed, and written into the folder."""
     if given.light:
-        cpp_build.FLAGS = (*cpp_target.FLAGS, "-O1")
+        cpp_build.FLAGS = (*cpp_build.FLAGS, "-O1")
     if given.device == "cuda":
         turn, gpu = divmod(first // (BLOCK * given.changing), torch.cuda.device_count())
         drawn.DEVICE = f"cuda:{gpu}"

@@ -8,8 +8,8 @@ from dynfix.lowering.loops.kernel_graph import Unit
 from dynfix.lowering.loops.sizes import ZERO
 from dynfix.lowering.loops.storage import Storage, _Lives, overlaps, pack
 from dynfix.lowering.lowerings.value_builders import const
-from dynfix.lowering.targets.cpp.cpp_target import FLAGS, library_source, print_kernel
-from dynfix.runtime.build import build_shared, probe_flags
+from dynfix.lowering.targets.cpp.cpp_target import library_source, print_kernel
+from dynfix.runtime.build import FLAGS, build_shared, probe_flags
 from dynfix.runtime.programs import program
 from dynfix.runtime.programs.launch import CtypesKernel, Library, kernel_type
 

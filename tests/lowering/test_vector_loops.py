@@ -37,7 +37,7 @@ def left_scalar(monkeypatch, tmp_path):
             "-shared",
             "-fPIC",
             *probed.flags,
-            *cpp_target.FLAGS,
+            *build.FLAGS,
         ]
         return [loop for source in sources for loop in scalar_loops(source, command, tmp_path)]
 

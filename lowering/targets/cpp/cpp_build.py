@@ -7,14 +7,14 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
-from ....runtime.build import build_shared, build_shared_later, probe_flags
+from ....runtime.build import FLAGS, build_shared, build_shared_later, probe_flags
 from ....runtime.errors import BuildError
 from ....runtime.programs.launch import Library
 from ...gc_pause import gc_paused
 from ...loops.ir import Batch, Buffer, Group, accesses, group_variables
 from ...loops.kernel_graph import Unit
 from ...program_steps import Execution, Launch, TargetKind
-from .cpp_target import FLAGS, CppKernel, library_source, printed
+from .cpp_target import CppKernel, library_source, printed
 
 Loops = Group | Batch
 FILE = 8  # kernels that are worth a compiler process of their own

@@ -7,7 +7,6 @@ variable. Returns nonzero if an indirect load was out of range.
 """
 
 import dataclasses
-import platform
 from collections.abc import Callable, Container, Iterable, Sequence
 from functools import cache
 from math import prod
@@ -70,12 +69,6 @@ from .cpp_tiles import (
 PART = 256  # points of an axis that are done at a time, in cache
 SHORT_RUN = 64  # turns of a vector loop beside which it takes long to compute where it starts
 PARALLEL_WORK = 1 << 15  # values computed, below which threads cost more than they bring
-# integers wrap around; a * b + c rounds twice, as in eager; the widest vectors, which GCC leaves
-# unused on many processors
-WIDE = ("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()
-# GCC takes pow(x, 0.5) for sqrt(x), which is another number at -inf and -0.
-_POWERS = ("-fno-builtin-pow", "-fno-builtin-powf")
-FLAGS = ("-fwrapv", "-ffp-contract=off", *_POWERS, *WIDE)
 
 
 @dataclasses.dataclass(frozen=True)

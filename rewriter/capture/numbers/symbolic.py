@@ -20,6 +20,7 @@ from ....lowering.graph.control_flow import Bodies, with_bodies
 from ....lowering.graph.tensor_numbers import write_out_numbers
 from ....runtime.guards.guard import TensorMeta
 from ....runtime.programs.recipes import Recipe
+from ....runtime.programs.size_functions import ITSELF, SizeFunction
 from ....runtime.programs.steps import CALL_INPUT, HOST
 from ....runtime.warning_filters import suppress_warnings
 from ..segments import LIBRARY, READ, Segment
@@ -28,7 +29,6 @@ from .constant_shapes import masked_sizes
 from .traced_sizes import LARGEST, SizeForm, SymbolicEnv
 
 UNKNOWN = object()  # in the place of a fake tensor
-ITSELF = -1  # in the place of a dim: the input is a number
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -183,13 +183,10 @@ class RecordedSymbols:
         if any(self.env.deferred_runtime_asserts.values()):
             raise Inconsistent("a size that depends on data")
         conditions = [f"2 <= {symbol} < {LARGEST}" for symbol in self._first()]
-        conditions += [
-            f"{_read(*at)} == {symbol}"
-            for at, symbol in self._symbols.items()
-            if self._first()[symbol] != at
-        ]
+        conditions += [f"{name} == {self._symbols[at]}" for name, at in self._repeated().items()]
         conditions += [_text(guard.expr) for guard in self.env.guards]
-        self.holds = self.function(" and ".join(dict.fromkeys(conditions)) or "True")
+        self.condition = self.sizes(" and ".join(dict.fromkeys(conditions)) or "True")
+        self.holds = self.function(self.condition)
         for form in self._forms:
             form.compute = self._lazily(form)
 
@@ -203,26 +200,40 @@ class RecordedSymbols:
         """Each symbol with the first place where it is read; equal sizes share one."""
         return {symbol: at for at, symbol in reversed(self._symbols.items())}
 
-    def function(self, text: str) -> Callable[[list[Any]], Any]:
+    def _repeated(self) -> dict[str, tuple[int, int]]:
+        """Names for the further places of symbols that are read at several."""
+        first = {*self._first().values()}
+        return {
+            f"_{i}_{max(dim, 0)}": (i, dim) for i, dim in self._symbols if (i, dim) not in first
+        }
+
+    def sizes(self, text: str) -> SizeFunction:
         """The function of a call's inputs that an expression over symbols stands for."""
-        first = self._first()
-        names = ", ".join(map(str, first))
-        reads = ", ".join(_read(*at) for at in first.values())
+        named = {str(symbol): at for symbol, at in self._first().items()}
+        return SizeFunction(text, named | self._repeated())
+
+    def function(self, sizes: SizeFunction) -> Callable[[list[Any]], Any]:
+        """The same, to be called."""
         from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
 
-        return eval(f"lambda I: (lambda {names}: {text})({reads})", dict(SYMPY_INTERP))  # type: ignore[no-any-return]
+        return sizes.function(SYMPY_INTERP)
+
+    def of_form(self, form: SizeForm) -> SizeFunction:
+        """What later calls compute for a form."""
+        symbol = form.symbol
+        moves = isinstance(symbol, SYMBOLIC)
+        return self.sizes(_text(symbol.node.expr)) if moves else SizeFunction(repr(form.seen), {})
 
     def _lazily(self, form: SizeForm) -> Callable[[list[Any]], Any]:
         """What a later call computes for a form, made when the first asks: most are never asked
         for."""
-        value = form.symbol
-        if not isinstance(value, SYMBOLIC):
+        if not isinstance(form.symbol, SYMBOLIC):
             return _always(form.seen)
         made: list[Callable[[list[Any]], Any]] = []
 
         def compute(inputs: list[Any]) -> Any:
             if not made:
-                made.append(self.function(_text(value.node.expr)))
+                made.append(self.function(self.of_form(form)))
             return made[0](inputs)
 
         return compute
@@ -299,10 +310,6 @@ def _same_layout(fake: Any, requires_grad: bool) -> Any:
         return fake
     made = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
     return made.requires_grad_(requires_grad)
-
-
-def _read(index: int, dim: int) -> str:
-    return f"I[{index}]" if dim == ITSELF else f"I[{index}].shape[{dim}]"
 
 
 def _text(expression: Any) -> str:
