@@ -34,7 +34,7 @@ IDLE = 0.3  # a process that falls below this part of its pace waits, for us or 
 _STARTED = MACHINE.now()
 
 exclusive = threading.RLock()
-"""Held by who records a call, and by the worker while it works: never both at once."""
+"""Held by who records a call for the worker to compile, and by the worker while it works."""
 
 
 class Account:

@@ -2,6 +2,7 @@
 function is."""
 
 import functools
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -42,6 +43,7 @@ from .thread_modes import under_modes_of_caller
 from .warning_origins import named
 
 _live: "weakref.WeakSet[CompiledFunction]" = weakref.WeakSet()
+_recording_lock = threading.RLock()
 FAILURES_KEPT = 2
 MORE_VARIANTS = 4  # times as many of a part as of a function
 
@@ -168,7 +170,7 @@ class CompiledFunction:
             or (self.background is not None and not self._pays(self.background))
             or (self._is_alone() and self._first.is_wasted())
             or self._variants.at_limit(self._dispatcher, self.recordings, args, kwargs)
-            or not exclusive.acquire(blocking=False)
+            or not self._begin_alone()
         ):
             return self.eager(*args, **kwargs)
         start = time.perf_counter()
@@ -176,9 +178,19 @@ class CompiledFunction:
             with reach_the_user():
                 return self._recorded(args, kwargs, changed)
         finally:
-            exclusive.release()
+            _recording_lock.release()
             if self.background is not None:
+                exclusive.release()
                 self.background.recorded(time.perf_counter() - start)
+
+    def _begin_alone(self) -> bool:
+        """Whether nobody else records; nor compiles in the background, where this one may wait."""
+        if not _recording_lock.acquire(blocking=False):
+            return False
+        if self.background is None or exclusive.acquire(blocking=False):
+            return True
+        _recording_lock.release()
+        return False
 
     def _pays(self, background: Background) -> bool:
         """Whether a call may be recorded now. Where others are served already, not before those
