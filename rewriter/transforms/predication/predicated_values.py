@@ -4,7 +4,7 @@ until something needs it as a number."""
 import ast
 from dataclasses import dataclass
 
-from ...analysis.kinds import PYTHON_NUMBERS, UNKNOWN
+from ...analysis.kinds import MODULE, PYTHON_NUMBERS, UNKNOWN
 from ..condition import closeness, host_read
 from ..torch_draw import torch_draw
 
@@ -22,6 +22,7 @@ _SHAPES = frozenset(
     "cat concat concatenate hstack vstack dstack stack pad repeat repeat_interleave tile expand"
     " unsqueeze squeeze reshape view flatten unflatten t transpose permute narrow".split()
 )
+_LOSSES = ("loss", "cross_entropy", "kl_div", "cross_entropy_with_logits")
 _NEVER = (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, ast.Starred)
 
 
@@ -66,6 +67,7 @@ class PredicatedValues:
         self.numbers, self.ragged, self.versions = {}, {}, {}
         self.chosen = 0  # choices by tensors
         self.sides = []  # what runs in eager where such a choice says so
+        self.assumed = {}  # what is taken for granted of inputs, as doubts
         self.lists = {}  # {name of a tensor that eager has as a list of numbers: its rank}
         self.draws = False  # whether torch draws what Python draws
         self.reads = False  # whether something is read as a number after all, or has such a shape
@@ -369,7 +371,26 @@ class PredicatedValues:
 
     def _reduces(self, node):
         called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if called and self._is_loss(node):
+            return True
         return called and node.func.attr in _REDUCES and not node.args and not node.keywords
+
+    def _is_loss(self, node):
+        """Whether a call is that of a loss, a function or a module, that gives one number."""
+        full, made = self.context.resolve(node.func) or "", node
+        if self.context.kind(node.func).what == MODULE:
+            full, made = self.context.kind(node.func).cls or "", self._constructor(node.func)
+        given = {k.arg: k.value for k in made.keywords} if made is not None else {None: None}
+        reduction = given.get("reduction", ast.Constant("mean"))
+        known = isinstance(reduction, ast.Constant) and reduction.value in ("mean", "sum")
+        loss = full.startswith("torch.nn.") and full.rpartition(".")[2].lower().endswith(_LOSSES)
+        return loss and known and None not in given and not given.keys() & {"reduce", "size_average"}
+
+    def _constructor(self, attribute):
+        """The call that makes the module that an attribute holds, where there is one alone."""
+        text = ast.unparse(attribute)
+        stores = [n for n in self.context.index.get(ast.Assign, ()) if ast.unparse(n.targets[0]) == text]
+        return stores[0].value if len(stores) == 1 and isinstance(stores[0].value, ast.Call) else None
 
     def _is_source(self, node):
         if isinstance(node, ast.Subscript):
@@ -435,8 +456,25 @@ class PredicatedValues:
             return Converted(made)
         for operand, converted in ((node.left, left), (node.right, right)):
             if not converted.number and self.context.kind(operand).of_input:
-                raise NotPredicated(f"`{self.text(operand)}` may be a tensor or a number")
+                self._assume_number(operand)
         return Converted(made, True)
+
+    def _assume_number(self, node):
+        """What the constructor was given, and what has a number for its default, is taken to be a
+        number; of others that may be tensors, NotPredicated is raised."""
+        if not isinstance(node, ast.Attribute) and not self._has_number_default(node):
+            raise NotPredicated(f"`{self.text(node)}` may be a tensor or a number")
+        self.assumed.setdefault(f"`{self.text(node)}` is taken to be a number")
+
+    def _has_number_default(self, node):
+        function = self.context.function(node)
+        args = function.node.args if function and isinstance(node, ast.Name) else ast.arguments()
+        positional = [*getattr(args, "posonlyargs", ()), *getattr(args, "args", ())]
+        defaults = getattr(args, "defaults", ())
+        pairs = [*zip(positional[len(positional) - len(defaults) :], defaults, strict=True)]
+        pairs += zip(getattr(args, "kwonlyargs", ()), getattr(args, "kw_defaults", ()), strict=True)
+        given = next((d for a, d in pairs if a.arg == getattr(node, "id", "")), None)
+        return isinstance(given, ast.Constant) and isinstance(given.value, (int, float))
 
     def _unaryop(self, node):
         if isinstance(node.op, ast.Not):
