@@ -11,9 +11,9 @@ from ...rewriter.analysis import torch_facts as tables
 from ...rewriter.analysis.kinds import (
     ANY,
     BOOL,
+    DICT,
     FLOAT,
     INT,
-    DICT,
     LIST,
     LOGGER,
     MODULE,

@@ -127,7 +127,9 @@ def _with_next(
     after = _findings(changed, settings, within_fix=True) if changed else found
     before, left = ([f for f in fs if f.level == ERROR] for fs in (found, after))
     any_of = finding.fix.safety is Safety.UNSAFE  # it is made where unsafe fixes are
-    capturing = [f for f in left if f.code == _CAPTURE and (settings.wants(f) or (any_of and f.fix))]
+    capturing = [
+        f for f in left if f.code == _CAPTURE and (settings.wants(f) or (any_of and f.fix))
+    ]
     stuck = [f for f in left if f.fix is None and not _is_captured(f, capturing)]
     fewer = len(left) < len(before) or len(stuck) <= sum(f.fix is None for f in before)
     if not stuck or (fewer and not finding.fix.needs_whole):
@@ -241,7 +243,7 @@ def fix(source: SourceFile, settings: Settings) -> Fixed:
     found = findings(source, settings)
     for _ in range(_MAX_ROUNDS):
         chosen = [f for f in found if settings.wants(f) and _key(f) not in dropped]
-        fixes = disjoint(f.fix for f in [f for f in chosen if f.fix.first] or chosen)
+        fixes = disjoint(f.fix for f in _next(chosen))
         if not fixes:
             break
         changed = apply_fixes(source, fixes)
@@ -256,6 +258,14 @@ def fix(source: SourceFile, settings: Settings) -> Fixed:
         found = findings(source, settings)
     left = [_failed(f) if _key(f) in dropped else f for f in found]
     return Fixed(source, tuple(applied), tuple(source.placed(left)))
+
+
+def _next(chosen: list[Finding]) -> list[Finding]:
+    """Those that are made before others: what several files need, then what leaves eager as it
+    is, after which less of the rest may be needed."""
+    first = [f for f in chosen if f.fix is not None and f.fix.first]
+    kept = [f for f in chosen if f.fix is not None and (_is_safe(f) or f.fix.compiled)]
+    return first or kept or chosen
 
 
 def _key(finding: Finding) -> tuple[str, Fix | None]:

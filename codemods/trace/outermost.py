@@ -1,5 +1,5 @@
-"""The outermost modules and compiled functions of a traced run, and what was read below each, by function and text of the
-expression: what the rule about scoped capture goes by."""
+"""The outermost calls of a traced run (modules, compiled functions), and what was read below each,
+by function and text of the expression: what the rule about scoped capture goes by."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from ....rewriter.transforms.deferred_read import deferred
 from ...analysis.captured_walk import has_compiled_form
 from ..base import Rule
 from ..effects.logging_slice import only_logged
+from .sorted_indices import by_argsort
 
 if TYPE_CHECKING:
     from ...analysis.file_context import FileContext
@@ -87,7 +88,7 @@ class Model(nn.Module):
             or is_logged(node, context)
         ):
             return
-        built = deferred(node, context) or only_logged(node, context)
+        built = by_argsort(node, context) or deferred(node, context) or only_logged(node, context)
         built = built or kept_when_compiled(node, context) or keep_tensor(node, context)
         yield context.finding(self, node, fix=built)
 

@@ -33,25 +33,10 @@ class Sides:
         path.values.chosen += 1
         path.doubts.setdefault(_WRITES)
         for statement in (*self.node.body, *self.node.orelse):
-            self._check(statement)
+            only_binds(statement)
         if returns:
             return self._returning(truth, rest), True
         return self._assigning(truth), False
-
-    def _check(self, statement):
-        """Raises where a side does more than to bind names."""
-        own = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and _stored(n)}
-        for node in ast.walk(statement):
-            stores = isinstance(node, (ast.Attribute, ast.Subscript)) and _stored(node)
-            called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-            name = node.func.attr if called else ""
-            writes = called and (
-                (name.endswith("_") and not name.endswith("__")) or name in _CHANGE
-            )
-            writes = writes and ast.unparse(node.func.value) not in own
-            leaves = isinstance(node, (ast.Break, ast.Continue, ast.Raise, ast.Yield))
-            if stores or writes or leaves:
-                raise NotPredicated(f"`{self.path._first_line(statement)}` does more than assign")
 
     # Sides that return
 
@@ -60,7 +45,7 @@ class Sides:
         if path.returns.state != "none" or path.active or path._in_loop(self.node):
             raise NotPredicated("data says how many rows are returned")
         for statement in rest:
-            self._check(statement)
+            only_binds(statement)
         names = path.name("taken"), path.name("other", "not_taken")
         sides = [
             self._function(name, body if _ends(body) else [*body, *rest])
@@ -105,16 +90,24 @@ class Sides:
         path = self.path
         outer = path.side, path.returns, path._state()
         path.side, path.returns = self, type(path.returns)(path)
-        made = path.block(body, None)
+        made = self._block(body)
         path.side, path.returns = outer[:2]
         path._restore(outer[2])
         if not isinstance(made[-1], ast.Return):
             raise NotPredicated("it may return nothing at its end")
         return self._defined(name, body, made)
 
+    def _block(self, body):
+        """The statements of a side. What an operator asks of sizes, torch asserts whether the side
+        runs or not: no operator may ask for more rows than data gives."""
+        path, nested = self.path, self.path.values.in_side
+        path.values.in_side = True
+        made = path.block(body, None)
+        path.values.in_side = nested
+        return made
+
     def _defined(self, name, body, made):
-        every = [n for s in self.path.function.body for n in ast.walk(s) if isinstance(n, ast.Name)]
-        bound = {n.id for n in every if _stored(n)}
+        bound = _bound(self.path.function.body)
         used = {n.id for s in (*body, *made) for n in ast.walk(s) if isinstance(n, ast.Name)}
         names = sorted(bound & used & self.path.bound)
         args = parsed(f"lambda {', '.join(f'{n}={n}' for n in names)}: 0").args
@@ -132,16 +125,23 @@ class Sides:
             for n in every
             if not _stored(n) and n not in inside and (loop or n.lineno > node.end_lineno)
         }
-        sides = [{n.id for s in b for n in ast.walk(s) if isinstance(n, ast.Name) and _stored(n)}
-                 for b in (node.body, node.orelse)]
+        sides = [
+            {n.id for s in b for n in ast.walk(s) if isinstance(n, ast.Name) and _stored(n)}
+            for b in (node.body, node.orelse)
+        ]
         results = sorted((sides[0] | sides[1]) & read)
-        if not results or any(n not in path.bound and n not in sides[0] & sides[1] for n in results):
+        if not results or any(
+            n not in path.bound and n not in sides[0] & sides[1] for n in results
+        ):
             raise NotPredicated("a side binds what the other has not")
+        for assigned in (n for n in inside if isinstance(n, ast.Assign)):
+            for name in {t.id for t in ast.walk(assigned.targets[0]) if isinstance(t, ast.Name)}:
+                path._keeps_writes(name, assigned.value)
         names = path.name("taken"), path.name("other", "not_taken")
         made, kinds = [], []
         for name, body in zip(names, (node.body, node.orelse), strict=True):
             before = path._state()
-            inner = path.block(body, None)
+            inner = self._block(body)
             kinds.append([self._kind(n) for n in results])
             last = ast.Return(self._tuple(self._tensor(path.load(n)) for n in results))
             path._restore(before)
@@ -149,19 +149,48 @@ class Sides:
         chosen = path.values.call("cond", truth, *map(path.load, names))
         for name, one, other in zip(results, *kinds, strict=True):
             path._bind(name, one, False, frozenset([(f"{name} of {names[0]}", ())]))
+            path.copies.add(name)
             if other.rank != one.rank:
                 path.kinds[name] = path.context.inference.tokens.tensor()
         return [*made, _assigned(results, chosen)]
 
     def _kind(self, name):
-        path = self.path
-        same = (n for n in ast.walk(path.function) if isinstance(n, ast.Name) and n.id == name)
-        later = (n for n in same if not _stored(n) and n.lineno >= self.node.lineno)
-        kinds = [path.kinds.get(name, ANY), *map(path.context.kind, later)]
-        known = next((k for k in kinds if k.is_tensor), None)
-        if name in path.values.numbers or known is None:
+        known = _known(self.path, name, self.node)
+        if name in self.path.values.numbers or not known.is_tensor:
             raise NotPredicated(f"`{name}` is not known to be a tensor")
         return known
+
+
+def _known(path, name, node):
+    """What a name is at a statement, or where it is read from there on."""
+    same = (n for n in ast.walk(path.function) if isinstance(n, ast.Name) and n.id == name)
+    later = (n for n in same if not _stored(n) and n.lineno >= node.lineno)
+    kinds = [path.kinds.get(name, ANY), *map(path.context.kind, later)]
+    return next((k for k in kinds if k.is_tensor), kinds[0])
+
+
+def only_binds(statement):
+    """Raises where a statement does more than to bind names."""
+    own = _bound([statement])
+    for node in ast.walk(statement):
+        stores = isinstance(node, (ast.Attribute, ast.Subscript)) and _stored(node)
+        called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        name = node.func.attr if called else ""
+        inplace = name.endswith("_") and not name.endswith("__")
+        writes = called and (inplace or name in _CHANGE)
+        writes = writes and ast.unparse(node.func.value) not in own
+        if stores or writes or isinstance(node, _LEAVES):
+            shown = ast.unparse(statement).splitlines()[0]
+            raise NotPredicated(f"`{shown}` does more than assign")
+
+
+_LEAVES = (ast.Break, ast.Continue, ast.Raise, ast.Yield)
+
+
+def _bound(body):
+    """The names that statements bind."""
+    every = (n for s in body for n in ast.walk(s) if isinstance(n, ast.Name))
+    return {n.id for n in every if _stored(n)}
 
 
 def _stored(node):

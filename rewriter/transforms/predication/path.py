@@ -9,7 +9,7 @@ from ...analysis.call_effects import draws
 from ...analysis.kinds import ANY, TENSORS
 from ...analysis.output_calls import is_log, is_print, is_warning
 from .cond_sides import Sides
-from .predicated_values import NotPredicated, PredicatedValues, method, parsed
+from .predicated_values import DifferentRows, NotPredicated, PredicatedValues, method, parsed
 from .returns import Returns
 
 _STOPS = (ast.Break, ast.Continue, ast.Return, ast.Raise)
@@ -447,7 +447,7 @@ class PredicatedPath:
         """`name = value` where a predicate holds."""
         known = (name in self.bound or name in self.late) and not self._is_local(name)
         if predicate is not None and known and rows != self.values.ragged.get(name, frozenset()):
-            raise NotPredicated(f"data says how many rows `{name}` has")
+            raise DifferentRows(f"data says how many rows `{name}` has")
         if predicate is None or self._is_local(name):
             return [self.assign(name, value)]
         if name in self.late:

@@ -18,7 +18,7 @@ from ...source.intents import insert_before
 from ...source.spans import Fix, Refusal, Safety
 from ..condition import host_read
 from .path import PredicatedPath, place_of, stored
-from .predicated_values import NotPredicated
+from .predicated_values import DifferentRows, NotPredicated
 
 _WHY = (
     "in compiled code every side and every turn is computed: one may raise, draw, turn a gradient"
@@ -80,7 +80,7 @@ def _path_of(function, context, torch):
         except NotPredicated as error:
             why = why or error
             at = path.open_choice and place_of(path.open_choice)
-            if at is None or at in conds:
+            if at is None or at in conds or not isinstance(error, DifferentRows):
                 raise why from None
             conds |= {at}
     raise why

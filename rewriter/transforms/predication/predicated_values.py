@@ -17,6 +17,14 @@ _MADE_OF_SIZES = frozenset(
 )
 _TAKE_TENSORS = frozenset("narrow split chunk repeat_interleave".split())
 _REDUCES = frozenset("any all sum mean max min numel dim item norm prod amax amin".split())
+_KEEP_SHAPE = frozenset(
+    "index_copy index_add index_fill index_put index_reduce scatter scatter_add scatter_reduce"
+    " masked_fill masked_scatter copy fill zero".split()
+)
+_ASK_SIZES = frozenset(
+    "topk kthvalue narrow split split_with_sizes chunk expand expand_as view view_as reshape"
+    " unflatten select unfold unbind".split()
+)
 _RAISES = {"min": "inf", "max": "-inf", "amin": "inf", "amax": "-inf"}  # without elements
 _SHAPES = frozenset(
     "cat concat concatenate hstack vstack dstack stack pad repeat repeat_interleave tile expand"
@@ -28,6 +36,10 @@ _NEVER = (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, ast.Starred)
 
 class NotPredicated(Exception):
     """Why there is no predicated form."""
+
+
+class DifferentRows(NotPredicated):
+    """The sides differ in how many rows they have, or one needs rows: `torch.cond` may run one."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +79,7 @@ class PredicatedValues:
         self.numbers, self.ragged, self.versions = {}, {}, {}
         self.chosen = 0  # choices by tensors
         self.sides = []  # what runs in eager where such a choice says so
+        self.in_side = False  # whether what is converted is a side of torch.cond
         self.assumed = {}  # what is taken for granted of inputs, as doubts
         self.lists = {}  # {name of a tensor that eager has as a list of numbers: its rank}
         self.draws = False  # whether torch draws what Python draws
@@ -80,7 +93,7 @@ class PredicatedValues:
         self.chosen += 1
         every = (n for side in (new, old) for n in ast.walk(side))
         if any(isinstance(n, ast.Attribute) and n.attr == "item" for n in every):
-            raise NotPredicated("a size, a slice or an index depends on what was read")
+            raise DifferentRows("a size, a slice or an index depends on what was read")
         self.one_shape(new, old)
         return self.call("where", predicate, new, old)
 
@@ -166,6 +179,10 @@ class PredicatedValues:
         counted = self._folded_list(node) or self._count(node) or self._masked(node)
         if counted is not None:
             return counted
+        if self.in_side:
+            first = self._first_rows(node)
+            if first is not None:
+                return first
         name = self.context.resolve(node.func) or ""
         close = closeness(node, self.context)
         if close:
@@ -193,6 +210,22 @@ class PredicatedValues:
         if wanted == "bool" and kind.dtype != self.context.inference.tokens.bool:
             value = ast.Compare(value, [ast.NotEq()], [ast.Constant(0)])
         return Converted(value, True)
+
+    def _first_rows(self, node):
+        """`x.topk(k)` of as many elements as data says, by sorting; None of other calls. What asks
+        for a size raises NotPredicated."""
+        func = node.func if isinstance(node.func, ast.Attribute) else None
+        if func is None or func.attr not in _ASK_SIZES or not self.is_ragged(func.value):
+            return None
+        taken = isinstance(self.context.parent(node), (ast.Assign, ast.Subscript))
+        if func.attr != "topk" or len(node.args) != 1 or node.keywords or not taken:
+            raise NotPredicated(f"`{self.text(node)}` asks how many rows data gives")
+        count, ordered = self.shown(node.args[0]), self.call("sort", self.shown(func.value))
+        ordered.keywords = [ast.keyword("descending", ast.Constant(True))]
+        parts = [ast.Subscript(ordered, ast.Constant(i), ast.Load()) for i in range(2)]
+        first = [ast.Subscript(p, ast.Slice(None, count), ast.Load()) for p in parts]
+        self.assumed.setdefault("equal elements may be in another order")
+        return Converted(ast.Tuple(first, ast.Load()))
 
     # Lists of numbers
 
@@ -290,11 +323,11 @@ class PredicatedValues:
         chosen, kind = func.value, self.context.kind
         index = chosen.slice if isinstance(chosen, ast.Subscript) else None
         if index is None or not self._is_source(chosen) or isinstance(index, ast.Tuple):
-            raise NotPredicated(f"`{self.text(node)}` raises where there are no rows")
+            raise DifferentRows(f"`{self.text(node)}` raises where there are no rows")
         ranks = {kind(chosen.value).rank, kind(index).rank}
         category = self.context.inference.tokens.category(kind(chosen.value).dtype)
         if len(ranks) != 1 or None in ranks or category != "float":
-            raise NotPredicated(f"`{self.text(node)}` raises where there are no rows")
+            raise DifferentRows(f"`{self.text(node)}` raises where there are no rows")
         least = parsed(f"float('{_RAISES[func.attr]}')")
         parts = self.convert(index).node, self.convert(chosen.value).node, least
         return Converted(method(self.call("where", *parts), func.attr))
@@ -324,7 +357,16 @@ class PredicatedValues:
         for child in ast.iter_child_nodes(node):
             if source and child is getattr(node, "slice", None):
                 continue
+            if self._keeps_shape(node) and child is not node.func:
+                continue
             yield from self._sizing(child, loose)
+
+    def _keeps_shape(self, node):
+        """Whether a method gives a tensor as large as its own, whatever it is given."""
+        called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        return (
+            called and node.func.attr.rstrip("_") in _KEEP_SHAPE and self.is_tensor(node.func.value)
+        )
 
     def _may_pick(self, node):
         """Whether an index may be a mask, for its type is not known, or is empty; or a slice, or a
@@ -384,13 +426,19 @@ class PredicatedValues:
         reduction = given.get("reduction", ast.Constant("mean"))
         known = isinstance(reduction, ast.Constant) and reduction.value in ("mean", "sum")
         loss = full.startswith("torch.nn.") and full.rpartition(".")[2].lower().endswith(_LOSSES)
-        return loss and known and None not in given and not given.keys() & {"reduce", "size_average"}
+        return (
+            loss and known and None not in given and not given.keys() & {"reduce", "size_average"}
+        )
 
     def _constructor(self, attribute):
         """The call that makes the module that an attribute holds, where there is one alone."""
         text = ast.unparse(attribute)
-        stores = [n for n in self.context.index.get(ast.Assign, ()) if ast.unparse(n.targets[0]) == text]
-        return stores[0].value if len(stores) == 1 and isinstance(stores[0].value, ast.Call) else None
+        stores = [
+            n for n in self.context.index.get(ast.Assign, ()) if ast.unparse(n.targets[0]) == text
+        ]
+        return (
+            stores[0].value if len(stores) == 1 and isinstance(stores[0].value, ast.Call) else None
+        )
 
     def _is_source(self, node):
         if isinstance(node, ast.Subscript):
@@ -555,6 +603,9 @@ class PredicatedValues:
             self.reads = True
             return Converted(method(picked, "tolist"))
         self.reads |= self._is_source(node)
+        one = isinstance(node.slice, (ast.Constant, ast.UnaryOp))
+        if self.in_side and one and self.is_ragged(node.value):
+            raise NotPredicated(f"`{self.text(node)}` asks how many rows data gives")
         if self.is_tensor(node.value):
             index, axis = self.index(node.slice)
             picked = ast.Subscript(self.shown(node.value), index, ast.Load())

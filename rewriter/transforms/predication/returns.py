@@ -3,7 +3,7 @@ part."""
 
 import ast
 
-from .predicated_values import NotPredicated, method
+from .predicated_values import DifferentRows, NotPredicated, method
 
 _EMPTY = ("[:0]", "(0,", "(0)")
 
@@ -80,7 +80,7 @@ class Returns:
         before = self.sizes or sizes
         in_loop = self.path.active and any(rows for rows, _ in sizes)
         if in_loop or any(a[0] != b[0] for a, b in zip(sizes, before, strict=True)):
-            raise NotPredicated("data says how many rows are returned")
+            raise DifferentRows("data says how many rows are returned")
         if any(
             a[1] != b[1] and None not in (a[1], b[1]) for a, b in zip(sizes, before, strict=True)
         ):
