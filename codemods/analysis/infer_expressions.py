@@ -527,12 +527,10 @@ class Expressions:
 
     def _dict_of(self, kinds: list[Kind]) -> Kind:
         """A dict; of tensors where all that it is made of are such, and no more is asked."""
-        if not (self.suppose and kinds):
-            return SIMPLE[DICT]
-        if all(k.is_tensor and not k.optional for k in kinds):
-            return replace(SIMPLE[DICT], item=self.tokens.tensor())
-        given = all(k.of_input for k in kinds)
-        return replace(SIMPLE[DICT], item=Kind(UNKNOWN, cls=OF_INPUT)) if given else SIMPLE[DICT]
+        if kinds and all(k.of_input for k in kinds):
+            return replace(SIMPLE[DICT], item=Kind(UNKNOWN, cls=OF_INPUT))
+        tensors = self.suppose and kinds and all(k.is_tensor and not k.optional for k in kinds)
+        return replace(SIMPLE[DICT], item=self.tokens.tensor()) if tensors else SIMPLE[DICT]
 
     def element(self, kind: Kind) -> Kind:
         """What iterating over (or indexing) something of `kind` gives."""

@@ -126,10 +126,9 @@ def _with_next(
     changed = apply_fixes(source, [finding.fix])
     after = _findings(changed, settings, within_fix=True) if changed else found
     before, left = ([f for f in fs if f.level == ERROR] for fs in (found, after))
-    any_of = finding.fix.safety is Safety.UNSAFE  # it is made where unsafe fixes are
-    capturing = [
-        f for f in left if f.code == _CAPTURE and (settings.wants(f) or (any_of and f.fix))
-    ]
+    fixable = [f for f in left if f.code == _CAPTURE and f.fix and settings.fixes(f.code)]
+    unsafe = finding.fix.safety is Safety.UNSAFE  # it is made where unsafe fixes are
+    capturing = [f for f in fixable if unsafe or settings.wants(f)]
     stuck = [f for f in left if f.fix is None and not _is_captured(f, capturing)]
     fewer = len(left) < len(before) or len(stuck) <= sum(f.fix is None for f in before)
     if not stuck or (fewer and not finding.fix.needs_whole):

@@ -31,6 +31,7 @@ class Sides:
         path, returns = self.path, self.path._may_return([self.node])
         truth = path.values.truth(self.node.test)
         path.values.chosen += 1
+        path.values.sides += [*self.node.body, *self.node.orelse]
         path.doubts.setdefault(_WRITES)
         for statement in (*self.node.body, *self.node.orelse):
             only_binds(statement)
@@ -82,8 +83,8 @@ class Sides:
         """A new tensor: torch.cond gives none that was there."""
         if isinstance(node, ast.Constant):
             return self.path.values.call("as_tensor", node)
-        is_part = isinstance(node, (ast.Name, ast.Attribute, ast.Subscript))
-        return method(node, "clone") if is_part else node
+        new = isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Compare))
+        return node if new else method(node, "clone")
 
     def _function(self, name, body):
         """A side as a function; what it binds anew, and was there, is a parameter."""
@@ -125,17 +126,12 @@ class Sides:
             for n in every
             if not _stored(n) and n not in inside and (loop or n.lineno > node.end_lineno)
         }
-        sides = [
-            {n.id for s in b for n in ast.walk(s) if isinstance(n, ast.Name) and _stored(n)}
-            for b in (node.body, node.orelse)
-        ]
+        sides = _bound(node.body), _bound(node.orelse)
         results = sorted((sides[0] | sides[1]) & read)
-        if not results or any(
-            n not in path.bound and n not in sides[0] & sides[1] for n in results
-        ):
+        if not results or set(results) - path.bound - (sides[0] & sides[1]):
             raise NotPredicated("a side binds what the other has not")
         for assigned in (n for n in inside if isinstance(n, ast.Assign)):
-            for name in {t.id for t in ast.walk(assigned.targets[0]) if isinstance(t, ast.Name)}:
+            for name in _bound([assigned]) & path.bound:
                 path._keeps_writes(name, assigned.value)
         names = path.name("taken"), path.name("other", "not_taken")
         made, kinds = [], []

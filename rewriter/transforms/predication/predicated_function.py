@@ -54,7 +54,7 @@ def predicated(function, context):
     title = "select by predicates when compiled"
     fix = context.fix(title, edit, safety=Safety.UNSAFE, why=why, imports=found[1])
     shown = (
-        not path.conds
+        not path.values.assumed
         and not path.asserts
         and not path.draws
         and not path.values.draws

@@ -21,6 +21,8 @@ _KEEP_SHAPE = frozenset(
     "index_copy index_add index_fill index_put index_reduce scatter scatter_add scatter_reduce"
     " masked_fill masked_scatter copy fill zero".split()
 )
+_OTHER_ROWS = frozenset("topk narrow split chunk unfold repeat repeat_interleave tile".split())
+_POSITIONS = ("torch.where", "nonzero", "argwhere")
 _ASK_SIZES = frozenset(
     "topk kthvalue narrow split split_with_sizes chunk expand expand_as view view_as reshape"
     " unflatten select unfold unbind".split()
@@ -179,10 +181,8 @@ class PredicatedValues:
         counted = self._folded_list(node) or self._count(node) or self._masked(node)
         if counted is not None:
             return counted
-        if self.in_side:
-            first = self._first_rows(node)
-            if first is not None:
-                return first
+        if self.in_side and self._asks_size(node):
+            raise NotPredicated(f"`{self.text(node)}` asks how many rows data gives")
         name = self.context.resolve(node.func) or ""
         close = closeness(node, self.context)
         if close:
@@ -211,21 +211,24 @@ class PredicatedValues:
             value = ast.Compare(value, [ast.NotEq()], [ast.Constant(0)])
         return Converted(value, True)
 
-    def _first_rows(self, node):
-        """`x.topk(k)` of as many elements as data says, by sorting; None of other calls. What asks
-        for a size raises NotPredicated."""
+    def _sources(self, node):
+        """The functions that give the rows of something."""
+        texts = (text for text, _ in self.rows(node))
+        return [text.partition("(")[0] for text in texts if "(" in text] or [""]
+
+    def _asks_size(self, node):
+        """Whether something of as many rows as data says is asked for a number of them. Torch
+        asserts that outside of the side, or fails in the backward of another size."""
+        if isinstance(node, ast.Subscript):
+            axis, kind = _axes(node.slice)[0], self.context.kind(node.value)
+            whole = self.context.inference.tokens.category(kind.dtype) == "int"
+            whole = whole or all(t.endswith(_POSITIONS) for t in self._sources(node.value))
+            part = isinstance(axis, ast.Slice) and not whole
+            return (part or isinstance(axis, (ast.Constant, ast.UnaryOp))) and self.is_ragged(
+                node.value
+            )
         func = node.func if isinstance(node.func, ast.Attribute) else None
-        if func is None or func.attr not in _ASK_SIZES or not self.is_ragged(func.value):
-            return None
-        taken = isinstance(self.context.parent(node), (ast.Assign, ast.Subscript))
-        if func.attr != "topk" or len(node.args) != 1 or node.keywords or not taken:
-            raise NotPredicated(f"`{self.text(node)}` asks how many rows data gives")
-        count, ordered = self.shown(node.args[0]), self.call("sort", self.shown(func.value))
-        ordered.keywords = [ast.keyword("descending", ast.Constant(True))]
-        parts = [ast.Subscript(ordered, ast.Constant(i), ast.Load()) for i in range(2)]
-        first = [ast.Subscript(p, ast.Slice(None, count), ast.Load()) for p in parts]
-        self.assumed.setdefault("equal elements may be in another order")
-        return Converted(ast.Tuple(first, ast.Load()))
+        return func is not None and func.attr in _ASK_SIZES and self.is_ragged(func.value)
 
     # Lists of numbers
 
@@ -352,6 +355,7 @@ class PredicatedValues:
         if self.context.kind(node).rank == 0 or self._reduces(node):
             return
         source = self._is_source(node) or (loose and self._may_pick(node))
+        source = source or self._picks_rows(node)
         if source or (isinstance(node, ast.Name) and node.id in self.ragged):
             yield node
         for child in ast.iter_child_nodes(node):
@@ -360,6 +364,14 @@ class PredicatedValues:
             if self._keeps_shape(node) and child is not node.func:
                 continue
             yield from self._sizing(child, loose)
+
+    def _picks_rows(self, node):
+        """Whether positions, or a method, pick rows of as many as data says: as many as they
+        ask for."""
+        if isinstance(node, ast.Subscript):
+            return self.is_tensor(_axes(node.slice)[0]) and self.is_ragged(node.value)
+        called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        return called and node.func.attr in _OTHER_ROWS and self.is_ragged(node.func.value)
 
     def _keeps_shape(self, node):
         """Whether a method gives a tensor as large as its own, whatever it is given."""
@@ -603,8 +615,7 @@ class PredicatedValues:
             self.reads = True
             return Converted(method(picked, "tolist"))
         self.reads |= self._is_source(node)
-        one = isinstance(node.slice, (ast.Constant, ast.UnaryOp))
-        if self.in_side and one and self.is_ragged(node.value):
+        if self.in_side and self._asks_size(node):
             raise NotPredicated(f"`{self.text(node)}` asks how many rows data gives")
         if self.is_tensor(node.value):
             index, axis = self.index(node.slice)
