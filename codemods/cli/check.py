@@ -242,7 +242,7 @@ def fix(source: SourceFile, settings: Settings) -> Fixed:
     found = findings(source, settings)
     for _ in range(_MAX_ROUNDS):
         chosen = [f for f in found if settings.wants(f) and _key(f) not in dropped]
-        fixes = disjoint(f.fix for f in _next(chosen))
+        fixes = disjoint(f.fix for f in [f for f in chosen if f.fix.first] or chosen)
         if not fixes:
             break
         changed = apply_fixes(source, fixes)
@@ -257,14 +257,6 @@ def fix(source: SourceFile, settings: Settings) -> Fixed:
         found = findings(source, settings)
     left = [_failed(f) if _key(f) in dropped else f for f in found]
     return Fixed(source, tuple(applied), tuple(source.placed(left)))
-
-
-def _next(chosen: list[Finding]) -> list[Finding]:
-    """Those that are made before others: what several files need, then what leaves eager as it
-    is, after which less of the rest may be needed."""
-    first = [f for f in chosen if f.fix is not None and f.fix.first]
-    kept = [f for f in chosen if f.fix is not None and (_is_safe(f) or f.fix.compiled)]
-    return first or kept or chosen
 
 
 def _key(finding: Finding) -> tuple[str, Fix | None]:
