@@ -271,8 +271,17 @@ class FileProgram:
     def captured(self, scope: str) -> set[Function]:
         """The functions that run under capture; all that may, where the scope is "all"."""
         everything = scope == "all"
-        found = (f for f in self.functions if everything or f.qualified in self.links.reached)
+        found = {f for f in self.functions if everything or f.qualified in self.links.reached}
+        for function in self.functions:  # outer ones first
+            if function.outer in found and function.name in self._sides:
+                found.add(function)  # a fix may have made it, after calls were followed
         return {f for f in found if self.may_be_captured(f)}
+
+    @cached_property
+    def _sides(self) -> set[str]:
+        """The names of functions that are given to torch.cond."""
+        calls = (c for c in self.calls if self.names.resolve(c.func) == "torch.cond")
+        return {a.id for c in calls for a in c.args[1:3] if isinstance(a, ast.Name)}
 
     def may_be_captured(self, function: Function) -> bool:
         """Whether a function may run under capture if what is captured calls it."""

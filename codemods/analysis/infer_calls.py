@@ -11,6 +11,7 @@ from ...rewriter.analysis import torch_facts as tables
 from ...rewriter.analysis.kinds import (
     ANY,
     BOOL,
+    DICT,
     FLOAT,
     INT,
     LIST,
@@ -102,6 +103,9 @@ class Calls(Operators):
             return self._own_call(node, base, method)
         if base.what in (MODULE, MODULES, SIZE, LOGGER, STR):
             return self._known_base(base, method)
+        if base.item and base.what == DICT and method in ("items", "values"):
+            parts = (ANY, base.item)
+            return Kind("rows", item=Kind("row", parts=parts) if method == "items" else base.item)
         if base.param and method in tables.ONLY_TENSOR_METHODS and method in tables.METHOD:
             self.proved.add(base.param)
         name = self._name_of(node.func)

@@ -471,6 +471,8 @@ class Expressions:
             return self._tensor_item(base, node.slice, key)
         if base.what == SIZE and base.cls == "shape":
             return Kind(SIZE, cls="shape" if isinstance(node.slice, ast.Slice) else None)
+        if base.what == DICT and base.item:
+            return base.item
         if base.what in (TENSORS, MODULES, LIST, TUPLE):
             if isinstance(node.slice, ast.Slice):
                 return replace(base, parts=())
@@ -521,7 +523,14 @@ class Expressions:
 
     def on_Dict(self, node: ast.Dict) -> Kind:
         self._other(node)
-        return SIMPLE[DICT]
+        return self._dict_of([self.kinds.get(v, ANY) for v in node.values])
+
+    def _dict_of(self, kinds: list[Kind]) -> Kind:
+        """A dict; of tensors where all that it is made of are such, and no more is asked."""
+        if kinds and all(k.of_input for k in kinds):
+            return replace(SIMPLE[DICT], item=Kind(UNKNOWN, cls=OF_INPUT))
+        tensors = self.suppose and kinds and all(k.is_tensor and not k.optional for k in kinds)
+        return replace(SIMPLE[DICT], item=self.tokens.tensor()) if tensors else SIMPLE[DICT]
 
     def element(self, kind: Kind) -> Kind:
         """What iterating over (or indexing) something of `kind` gives."""
@@ -541,7 +550,7 @@ class Expressions:
 
     def on_DictComp(self, node: Any) -> Any:
         self._comprehension(node, [node.key, node.value])
-        return SIMPLE[DICT]
+        return self._dict_of([self.kinds.get(node.value, ANY)])
 
     def _comprehension(self, node: ast.expr, parts: list[ast.expr]) -> Kind:
         saved = self._later() if isinstance(node, ast.GeneratorExp) else dict(self.env)

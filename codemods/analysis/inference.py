@@ -179,11 +179,27 @@ class Inference(Calls):
             optional = isinstance(default, ast.Constant) and default.value is None
             kind = self._parameter(arg, optional, arg.arg in tensors)
             told = given.get(arg.arg) if kind.what == UNKNOWN else None
+            if kind.what == UNKNOWN and isinstance(default, ast.Name) and self._is_side(function):
+                told = self.kinds.get(default)
             self.env[arg.arg] = kind if told is None else replace(told, optional=optional)
         for arg in filter(None, (args.vararg, args.kwarg)):
             self.env[arg.arg] = ANY
         if function.self_name:
             self.env[function.self_name] = Kind("self", cls=function.cls.name)
+
+    def _is_side(self, function: Function) -> bool:
+        """Whether a function is a side of torch.cond alone, which gives it nothing."""
+        if function.outer is None:
+            return False
+        around = list(self.program.nodes(function.outer.node))
+        sides = {
+            id(a)
+            for n in around
+            if isinstance(n, ast.Call) and self.names.resolve(n.func) == "torch.cond"
+            for a in n.args[1:3]
+        }
+        named = [n for n in around if isinstance(n, ast.Name) and n.id == function.name]
+        return bool(named) and all(id(n) in sides for n in named)
 
     def _given(self, function: Function) -> dict[str, Kind]:
         """What the captured calls of a function give it, where only this is asked for: others may

@@ -15,6 +15,7 @@ from ..analysis.captured_walk import Walk
 from ..analysis.file_context import FileContext
 from ..analysis.findings import ERROR
 from ..rules import RULES
+from ..rules.data_shapes.scoped_capture import CAPTURED
 from .suppressions import Suppressions
 
 if TYPE_CHECKING:
@@ -120,13 +121,17 @@ def _with_next(
     finding: Finding, found: list[Finding], source: SourceFile, settings: Settings
 ) -> Finding:
     """The finding; without its fix where that would leave another graph break in its place."""
-    if finding.fix is None or not finding.fix.needs_next:
+    if finding.fix is None or not (finding.fix.needs_next or finding.fix.needs_whole):
         return finding
     changed = apply_fixes(source, [finding.fix])
     after = _findings(changed, settings, within_fix=True) if changed else found
     before, left = ([f for f in fs if f.level == ERROR] for fs in (found, after))
-    stuck = [f for f in left if f.fix is None and not _is_captured(f, left)]
-    if len(left) < len(before) or len(stuck) <= sum(f.fix is None for f in before):
+    fixable = [f for f in left if f.code == _CAPTURE and f.fix and settings.fixes(f.code)]
+    unsafe = finding.fix.safety is Safety.UNSAFE  # it is made where unsafe fixes are
+    capturing = [f for f in fixable if unsafe or settings.wants(f)]
+    stuck = [f for f in left if f.fix is None and not _is_captured(f, capturing)]
+    fewer = len(left) < len(before) or len(stuck) <= sum(f.fix is None for f in before)
+    if not stuck or (fewer and not finding.fix.needs_whole):
         return finding
     why = next((f.kept for f in stuck if f.kept), "it has no form")
     return finding.without_fix(f"the graph would break at line {stuck[0].line} then: {why}")
@@ -135,10 +140,10 @@ def _with_next(
 _CAPTURE = "DYN506"  # whose fix has torch capture what a function reads
 
 
-def _is_captured(finding: Finding, found: list[Finding]) -> bool:
+def _is_captured(finding: Finding, capturing: list[Finding]) -> bool:
     """Whether the fix of another finding has the function around this one captured."""
-    above = [f for f in found if f.code == _CAPTURE and f.fix and f.line <= finding.line]
-    return bool(above)
+    told = finding.kept == CAPTURED
+    return any(told or f.line <= finding.line for f in capturing)
 
 
 def _shown_by_run(finding: Finding, context: FileContext) -> Finding:

@@ -35,11 +35,11 @@ class HostReadRecorder:
             False,
         )
 
-    def enter(self, module: Any) -> None:
-        """The outermost module's call begins."""
-        self.root = module
+    def enter(self, called: Any) -> None:
+        """The call of the outermost module, or of a compiled function, begins."""
+        self.root = called
         self.derived, self.constants = {}, self.torch.utils.weak.WeakIdKeyDictionary()
-        for buffer in module.buffers():
+        for buffer in called.buffers() if isinstance(called, self.torch.nn.Module) else ():
             self._derive(buffer)
 
     def leave(self) -> None:
@@ -178,7 +178,8 @@ class HostReadRecorder:
             yield dict(vars(value))
 
     def _is_root(self, frame: Any) -> bool:
-        return frame.f_code.co_name == "_call_impl" and frame.f_locals.get("self") is self.root
+        name = {"_call_impl": "self", "watched": "model"}.get(frame.f_code.co_name, "")
+        return bool(name) and frame.f_locals.get(name) is self.root
 
     def _path(self, filename: Any) -> Any:
         path = self.real.get(filename)

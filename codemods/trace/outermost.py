@@ -1,5 +1,5 @@
-"""The outermost modules of a traced run, and what was read below each, by function and text of the
-expression: what the rule about scoped capture goes by."""
+"""The outermost calls of a traced run (modules, compiled functions), and what was read below each,
+by function and text of the expression: what the rule about scoped capture goes by."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .trace_facts import qualified
 
 
 class OutermostModules:
-    """`enter(module)` for every outermost call; `data(reads)` joins the roots with the reads of the
+    """`enter(called)` for every outermost call; `data(reads)` joins the roots with the reads of the
     run."""
 
     def __init__(self, paths: Any) -> None:
         self.paths, self.found, self.trees = paths, set(), {}
 
-    def enter(self, module: Any) -> None:
-        forward = inspect.unwrap(type(module).forward)
+    def enter(self, called: Any) -> None:
+        forward = inspect.unwrap(getattr(type(called), "forward", called))
         code = getattr(forward, "__code__", None)
         path = os.path.realpath(code.co_filename) if code else ""
         if path in self.paths:

@@ -157,14 +157,14 @@ class FactCollector:
 
         SourceFileLoader.get_code = fresh
 
-    def _enter(self, module: Any, inputs: Any) -> None:
+    def _enter(self, called: Any, inputs: Any = None) -> None:
         if not self.modules:
-            self.reads.enter(module)
-            self.roots.enter(module)
+            self.reads.enter(called)
+            self.roots.enter(called)
         self.modules += 1
         self.depth += 1
 
-    def _leave(self, module: Any, inputs: Any, output: Any) -> None:
+    def _leave(self, called: Any, inputs: Any = None, output: Any = None) -> None:
         self.depth = max(0, self.depth - 1)
         self.modules = max(0, self.modules - 1)
         if not self.modules:
@@ -180,11 +180,11 @@ class FactCollector:
 
         @functools.wraps(model)
         def watched(*args: Any, **kwargs: Any) -> Any:
-            self.depth += 1
+            self._enter(model)
             try:
                 return model(*args, **kwargs)
             finally:
-                self.depth -= 1
+                self._leave(model)
 
         return watched
 

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import os
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from dynfix.codemods.cli import side_by_side
+from dynfix.codemods.trace.outermost import OutermostModules
 
 from . import support
 
@@ -302,6 +304,16 @@ def test_what_a_run_shows_of_several_files(tmp_path, monkeypatch):
     subprocess.run(
         [sys.executable, "-c", "import torch._dynamo\n" + text + run], check=True, cwd=tmp_path
     )
+
+
+def test_a_compiled_function_is_an_outermost_call():
+    def step(x):
+        return x
+
+    here = os.path.realpath(__file__)
+    roots = OutermostModules({here})
+    roots.enter(step)
+    assert roots.found == {(here, f"test_a_compiled_function_is_an_outermost_call.{step.__name__}")}
 
 
 # Reads that decide nothing, in a function that is compiled by itself.

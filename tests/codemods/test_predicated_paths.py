@@ -135,6 +135,47 @@ PATHS |= {
         return rows[0], rows[1]
 """,
 }
+PATHS |= {  # sides of as many rows as data says, of which torch.cond runs one
+    "too few rows": """
+        rows = x[x[:, 0] > 0]
+        if rows.shape[0] < 2:
+            return x.new_zeros(3)
+        return rows.mean(0)
+""",
+    "rows that are padded": """
+        rows = torch.where(x[:, 0] > 0)[0]
+        if rows.numel() < 3:
+            return torch.cat([rows, torch.zeros(3 - rows.numel(), dtype=torch.long)])
+        return rows[:3]
+""",
+    "one within another": """
+        count = (x > 0).sum().item()
+        if count == 0:
+            return x.sum() * 0
+        most = max(count // 2, 1)
+        values = x.reshape(-1)
+        hard = values[values > 0.7]
+        if hard.numel() < most:
+            hard, _ = values.topk(most)
+        return hard.mean()
+""",
+}
+PATHS |= {
+    "a name of one side": """
+        s = x.abs().amax(1)
+        if s.max() > 1:
+            s = s.clamp(min=1).view(-1, 1)
+            return x / s
+        return x
+""",
+    "a sum that begins as a number": """
+        total = 0.0
+        for i in range(3):
+            if x[i].sum() > 0:
+                total += x[i].mean()
+        return torch.as_tensor(total)
+""",
+}
 HEAD = """
 import warnings
 
@@ -222,6 +263,12 @@ REFUSED = {
         z.add_(1)
         z += y.sum()
         return z
+""",
+    "the best, where there are more": """
+        best = x.reshape(-1)[x.reshape(-1) > 0]
+        if best.numel() > 3:
+            best, _ = best.topk(3)
+        return best.sum()
 """,
     "what the last turn had": """
         for row in x:

@@ -227,7 +227,8 @@ class _Flow:
         """Whether a container of Python is asked for the place that was read. Of several axes,
         slices among them, it is none."""
         axes = node.slice.elts if isinstance(node.slice, ast.Tuple) else []
-        tensor = self.context.kind(node.value).is_tensor
+        held, index = self.context.kind(node.value), self.context.kind(node.slice)
+        tensor = held.is_tensor or held.of_input or index.is_tensor
         tensor = tensor or any(isinstance(axis, ast.Slice) for axis in axes)
         return not tensor and self._read(node.slice)
 

@@ -30,7 +30,7 @@ except ImportError:  # without dynfix, the graph breaks where it did
 
     def {_NAME}(forward):
         return forward"""
-_CAPTURED = "DYN506 keeps it in the graph as it is"
+CAPTURED = "DYN506 keeps it in the graph as it is"
 _WHY = (
     "two options of torch._dynamo are on while this forward is compiled; sizes that depend on data"
     " stay symbols, and where Dynamo cannot go on with one, the whole forward runs in eager"
@@ -93,7 +93,7 @@ class Model(nn.Module):
                 continue
             found = [f for f in found if f not in below]
             if not _captures(function.node):
-                kept = [f.without_fix(_CAPTURED) if _worse(f) else f for f in below]
+                kept = [f.without_fix(CAPTURED) if f.fix is None or _worse(f) else f for f in below]
                 found += [*kept, context.finding(self, function.node, fix=fix)]
         if not any(f.fix is not None and context.settings.fixes(f.code) for f in found):
             found = [*found, *self._traced(context)]

@@ -8,7 +8,8 @@ import copy
 from ...analysis.call_effects import draws
 from ...analysis.kinds import ANY, TENSORS
 from ...analysis.output_calls import is_log, is_print, is_warning
-from .predicated_values import NotPredicated, PredicatedValues, method, parsed
+from .cond_sides import Sides
+from .predicated_values import DifferentRows, NotPredicated, PredicatedValues, method, parsed
 from .returns import Returns
 
 _STOPS = (ast.Break, ast.Continue, ast.Return, ast.Raise)
@@ -24,11 +25,17 @@ def stored(nodes):
     return {n.id for n in every if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
 
 
+def place_of(statement):
+    return statement.lineno, statement.col_offset
+
+
 class PredicatedPath:
     """Converts blocks of one function. A predicate is a name, or None where all runs."""
 
-    def __init__(self, function, context, torch):
+    def __init__(self, function, context, torch, conds=frozenset()):
         self.function, self.context = function, context
+        self.conds = conds  # the places of choices that are made by torch.cond
+        self.side, self.open_choice = None, None  # of such a choice; the last outermost choice
         self.values = PredicatedValues(context, torch)
         self.returns = Returns(self)
         self.bound, self.late, self.taken = set(), set(), names_in(function)
@@ -36,7 +43,8 @@ class PredicatedPath:
         self.copies = set()  # names of what eager has as one of several tensors that were there
         self.active, self.turn, self.base, self.exits = None, None, None, 0
         self.asserts, self.draws, self.doubts = False, False, {}
-        self.at, self.choices = None, []  # the statement that is converted, the choices around it
+        self.at = None  # the statement that is converted
+        self.choices = []  # (a choice around it, whether it stands in its first side)
         self.size = 0
 
     # Names and small nodes
@@ -96,6 +104,12 @@ class PredicatedPath:
                     f"`{self._first_line(statement)}` has no form under a predicate"
                 )
             exits, self.at = self.exits, statement
+            if predicate is None and place_of(statement) in self.conds:
+                lines, returned = Sides(self, statement).statements(rest)
+                made += lines
+                if returned:
+                    break
+                continue
             made += convert(statement, predicate)
             if isinstance(statement, _STOPS):
                 break
@@ -240,6 +254,8 @@ class PredicatedPath:
     def _chosen(self, node, truth, predicate):
         self.values.chosen += 1
         self.values.sides += [*node.body, *node.orelse]
+        if predicate is None and self.returns.state == "none":
+            self.open_choice = node
         if self.returns.drops(node, predicate):
             self.doubts.setdefault("where a mask chooses nothing, there are no rows to return")
             return self.block(node.orelse, predicate)
@@ -254,10 +270,10 @@ class PredicatedPath:
             other = self.name("otherwise", "not_chosen")
             made.append(self.assign(other, self.both(predicate, self.otherwise(truth))))
             self.guards[other] = None
-        self.choices.append(node)
-        made += self.block(node.body, held)
-        made += self.block(node.orelse, other) if node.orelse else []
-        self.choices.pop()
+        for side, truth, first in ((node.body, held, True), (node.orelse, other, False)):
+            self.choices.append((node, first))
+            made += self.block(side, truth)
+            self.choices.pop()
         return made
 
     def _guard(self, held, test, predicate):
@@ -385,7 +401,8 @@ class PredicatedPath:
             return self._paired(names, value.elts, predicate)
         shown = self.values.shown(value)
         rows = self.values.rows(value)
-        fresh = predicate is None or not (set(names) & (self.bound | self.late))
+        outer = {n for n in names if not self._is_local(n)} & (self.bound | self.late)
+        fresh = predicate is None or not outer
         temps = names if fresh else [self.name(f"new_{n}") for n in names]
         made = [
             ast.Assign([ast.Tuple([ast.Name(t, ast.Store()) for t in temps], ast.Store())], shown)
@@ -406,7 +423,7 @@ class PredicatedPath:
         sized = [self.values.rows(v) for v in values]
         parts = zip(names, temps, values, found, kinds, sized, strict=True)
         for name, temp, original, value, kind, rows in parts:
-            if predicate and (name in self.bound or name in self.late):
+            if predicate and name in self.bound | self.late and not self._is_local(name):
                 self._keeps_writes(name, original)
             made += self._selected(name, self.load(temp), predicate, rows)
             self._bind(name, kind, value.number, rows)
@@ -428,10 +445,10 @@ class PredicatedPath:
 
     def _selected(self, name, value, predicate, rows=frozenset()):
         """`name = value` where a predicate holds."""
-        known = name in self.bound or name in self.late
+        known = (name in self.bound or name in self.late) and not self._is_local(name)
         if predicate is not None and known and rows != self.values.ragged.get(name, frozenset()):
-            raise NotPredicated(f"data says how many rows `{name}` has")
-        if predicate is None:
+            raise DifferentRows(f"data says how many rows `{name}` has")
+        if predicate is None or self._is_local(name):
             return [self.assign(name, value)]
         if name in self.late:
             fits = ast.Compare(self.load(name), [ast.Is()], [ast.Constant(None)])
@@ -441,13 +458,31 @@ class PredicatedPath:
             return [self.assign(name, value)]
         return [self.assign(name, self.where(predicate, value, self.load(name)))]
 
+    def _is_local(self, name):
+        """Whether what a side binds to a name is read in that side alone: nothing is selected."""
+        if not self.choices or self._in_loop(self.choices[0][0]):
+            return False
+        top = self.choices[0][0]
+        if any(name in names_in(s) for node, first in self.choices if first for s in node.orelse):
+            return False
+        inside, inner = set(ast.walk(top)), (ast.Lambda, ast.FunctionDef)
+        outside = [n for n in ast.walk(self.function) if n not in inside and n is not self.function]
+        if any(isinstance(n, inner) and name in names_in(n) for n in outside):
+            return False
+        named = (n for n in outside if isinstance(n, ast.Name) and n.id == name)
+        return not any(n.lineno > top.end_lineno for n in named)
+
+    def _in_loop(self, node):
+        loops = (n for n in ast.walk(self.function) if isinstance(n, (ast.For, ast.While)))
+        return any(n.lineno <= node.lineno <= n.end_lineno for n in loops)
+
     def _keeps_writes(self, name, value):
         """Raises where something is written into a name after it was selected, and what it was is
         held elsewhere: that would miss the write."""
         old, new = self.kinds.get(name, ANY), self.context.new(value)
         if old.is_number or self.context.kind(value).is_number or name in self.values.numbers:
             return
-        at = self.choices[0] if self.choices and new else self.at
+        at = self.choices[0][0] if self.choices and new else self.at
         own = old.made is not None and (new or self.context.kind(value).made is not None)
         why = self.context.lost_write(at, (value, self.load(name)), {name}, own)
         if why:
@@ -463,6 +498,7 @@ class PredicatedPath:
         if isinstance(target, ast.Name):
             self.returns.made_of[target.id] = self.values.masks(value)
             known = predicate and (target.id in self.bound or target.id in self.late)
+            known = known and not self._is_local(target.id)
             if known and TENSORS in (kind.what, self.kinds.get(target.id, ANY).what):
                 return self._listed(target.id, converted.node, kind, predicate)
             if known:
@@ -515,10 +551,25 @@ class PredicatedPath:
         effect = self.returns.effect(predicate)
         if effect is None or self._writes_its_rows(target, predicate):
             return [ast.Assign([place], shown)]
-        if not self.values.is_tensor(target.value):
+        if not self.values.is_tensor(target.value) and not self._replaces(target, value):
             raise NotPredicated(f"`{self.values.text(target)}` is stored under a condition")
         old = ast.Subscript(place.value, place.slice, ast.Load())
         return [ast.Assign([place], self.values.where(effect, shown, old))]
+
+    def _replaces(self, target, value):
+        """Whether a tensor is stored in a loop over a list or a dict of tensors, in the place of
+        the one that the loop is at."""
+        held, over = self.context.kind(target.value).what == TENSORS, False
+        owner, key = ast.unparse(target.value), ast.unparse(target.slice)
+        ways = {f"{owner}.items()", f"enumerate({owner})", f"range(len({owner}))", owner}
+        for loop in (n for n in ast.walk(self.function) if isinstance(n, ast.For)):
+            names = [ast.unparse(e) for e in getattr(loop.target, "elts", [loop.target])]
+            if loop.lineno <= target.lineno <= loop.end_lineno and names[0] == key:
+                over = over or ast.unparse(loop.iter) in ways
+                reads = (n for s in loop.body for n in ast.walk(s) if isinstance(n, ast.Name))
+                kinds = [self.context.kind(n) for n in reads if n.id in names[1:]]
+                held = held or any(k.is_tensor or k.of_input for k in kinds)
+        return held and over and self.values.is_tensor(value)
 
     def _place(self, target, scalar):
         """Where something is stored; `scalar`: it has no axes."""
@@ -541,6 +592,9 @@ class PredicatedPath:
             self._written(node.target)
         if isinstance(node.target, ast.Subscript):
             return self._added_element(node, whole, predicate)
+        sums = self.values.is_tensor(node.value) and not (tensor or value.number)
+        if sums and isinstance(node.target, ast.Name):
+            return self._summed(node, whole, predicate)
         number = (before.number or value.number) and not tensor
         named = isinstance(node.target, ast.Name) and not tensor
         effect = predicate if named else self.returns.effect(predicate)
@@ -550,6 +604,15 @@ class PredicatedPath:
         if isinstance(node.target, ast.Attribute):
             return self._added_attribute(node, whole, tensor, predicate)
         return self._added_name(node, whole, tensor, number, predicate)
+
+    def _summed(self, node, whole, predicate):
+        """A number to which a tensor is added: a tensor from here on."""
+        name = node.target.id
+        if predicate is not None:
+            self.doubts.setdefault(f"`{name}` is a tensor where nothing was added to a number")
+        made = self._selected(name, whole, predicate)
+        self._bind(name, self.context.kind(node.value), False, frozenset())
+        return made
 
     def _added_name(self, node, whole, tensor, number, predicate):
         name, kind = node.target.id, self._old_kind(node)

@@ -17,8 +17,8 @@ from dataclasses import replace
 from ...source.intents import insert_before
 from ...source.spans import Fix, Refusal, Safety
 from ..condition import host_read
-from .path import PredicatedPath, stored
-from .predicated_values import NotPredicated
+from .path import PredicatedPath, place_of, stored
+from .predicated_values import DifferentRows, NotPredicated
 
 _WHY = (
     "in compiled code every side and every turn is computed: one may raise, draw, turn a gradient"
@@ -36,32 +36,54 @@ def predicated(function, context):
         return Refusal("`torch` is hidden by a local name, or not imported at the top of the file")
     if any(is_path(s) for s in function.body):
         return Refusal("it has a path for compiled code")
-    path = PredicatedPath(function, context, found[0])
     try:
-        first, made = _converted(path, function.body)
+        path, first, made = _path_of(function, context, found[0])
     except NotPredicated as error:
         return Refusal(str(error))
     if not path.values.chosen:
         return Refusal("nothing in it decides by a tensor")
-    lines = [line for s in made for line in ast.unparse(ast.fix_missing_locations(s)).splitlines()]
+    texts = (ast.unparse(ast.fix_missing_locations(s)) for s in made)
+    lines = [line for text in texts for line in text.splitlines() if line.strip()]
     if len(lines) > _LONGEST:
         return Refusal("its path would be too long to read")
     unit, newline = context.source.indent_unit(), context.source.newline
     head = f"if {found[0]}.compiler.is_compiling():"
     text = newline.join([head, *(unit + line for line in lines)])
-    why = "; ".join([_WHY, *path.doubts])
+    why = "; ".join([_WHY, *path.doubts, *path.values.assumed])
     edit = insert_before(context.source, first, text)
     title = "select by predicates when compiled"
     fix = context.fix(title, edit, safety=Safety.UNSAFE, why=why, imports=found[1])
     shown = (
-        not path.asserts
+        not path.values.assumed
+        and not path.asserts
         and not path.draws
         and not path.values.draws
         and context.ran(path.values.sides)
     )
     if not isinstance(fix, Fix):
         return fix
-    return replace(fix, compiled=True, ran=shown, needs_next=any(map(_reads, made)))
+    reads, conds = any(map(_reads, made)), bool(path.conds)
+    return replace(fix, compiled=True, ran=shown, needs_next=reads, needs_whole=conds)
+
+
+_MOST_CONDS = 4
+
+
+def _path_of(function, context, torch):
+    """(the path, the first statement that it stands for, its statements). A choice in which, or
+    behind which, nothing selects what is needed is made by torch.cond."""
+    conds, why = frozenset(), None
+    while len(conds) <= _MOST_CONDS:
+        path = PredicatedPath(function, context, torch, conds)
+        try:
+            return path, *_converted(path, function.body)
+        except NotPredicated as error:
+            why = why or error
+            at = path.open_choice and place_of(path.open_choice)
+            if at is None or at in conds or not isinstance(error, DifferentRows):
+                raise why from None
+            conds |= {at}
+    raise why
 
 
 def _reads(statement):

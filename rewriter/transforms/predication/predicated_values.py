@@ -4,7 +4,7 @@ until something needs it as a number."""
 import ast
 from dataclasses import dataclass
 
-from ...analysis.kinds import PYTHON_NUMBERS, UNKNOWN
+from ...analysis.kinds import MODULE, PYTHON_NUMBERS, UNKNOWN
 from ..condition import closeness, host_read
 from ..torch_draw import torch_draw
 
@@ -17,16 +17,31 @@ _MADE_OF_SIZES = frozenset(
 )
 _TAKE_TENSORS = frozenset("narrow split chunk repeat_interleave".split())
 _REDUCES = frozenset("any all sum mean max min numel dim item norm prod amax amin".split())
+_KEEP_SHAPE = frozenset(
+    "index_copy index_add index_fill index_put index_reduce scatter scatter_add scatter_reduce"
+    " masked_fill masked_scatter copy fill zero".split()
+)
+_OTHER_ROWS = frozenset("topk narrow split chunk unfold repeat repeat_interleave tile".split())
+_POSITIONS = ("torch.where", "nonzero", "argwhere")
+_ASK_SIZES = frozenset(
+    "topk kthvalue narrow split split_with_sizes chunk expand expand_as view view_as reshape"
+    " unflatten select unfold unbind".split()
+)
 _RAISES = {"min": "inf", "max": "-inf", "amin": "inf", "amax": "-inf"}  # without elements
 _SHAPES = frozenset(
     "cat concat concatenate hstack vstack dstack stack pad repeat repeat_interleave tile expand"
     " unsqueeze squeeze reshape view flatten unflatten t transpose permute narrow".split()
 )
+_LOSSES = ("loss", "cross_entropy", "kl_div", "cross_entropy_with_logits")
 _NEVER = (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, ast.Starred)
 
 
 class NotPredicated(Exception):
     """Why there is no predicated form."""
+
+
+class DifferentRows(NotPredicated):
+    """The sides differ in how many rows they have, or one needs rows: `torch.cond` may run one."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +81,8 @@ class PredicatedValues:
         self.numbers, self.ragged, self.versions = {}, {}, {}
         self.chosen = 0  # choices by tensors
         self.sides = []  # what runs in eager where such a choice says so
+        self.in_side = False  # whether what is converted is a side of torch.cond
+        self.assumed = {}  # what is taken for granted of inputs, as doubts
         self.lists = {}  # {name of a tensor that eager has as a list of numbers: its rank}
         self.draws = False  # whether torch draws what Python draws
         self.reads = False  # whether something is read as a number after all, or has such a shape
@@ -78,7 +95,7 @@ class PredicatedValues:
         self.chosen += 1
         every = (n for side in (new, old) for n in ast.walk(side))
         if any(isinstance(n, ast.Attribute) and n.attr == "item" for n in every):
-            raise NotPredicated("a size, a slice or an index depends on what was read")
+            raise DifferentRows("a size, a slice or an index depends on what was read")
         self.one_shape(new, old)
         return self.call("where", predicate, new, old)
 
@@ -164,6 +181,8 @@ class PredicatedValues:
         counted = self._folded_list(node) or self._count(node) or self._masked(node)
         if counted is not None:
             return counted
+        if self.in_side and self._asks_size(node):
+            raise NotPredicated(f"`{self.text(node)}` asks how many rows data gives")
         name = self.context.resolve(node.func) or ""
         close = closeness(node, self.context)
         if close:
@@ -191,6 +210,25 @@ class PredicatedValues:
         if wanted == "bool" and kind.dtype != self.context.inference.tokens.bool:
             value = ast.Compare(value, [ast.NotEq()], [ast.Constant(0)])
         return Converted(value, True)
+
+    def _sources(self, node):
+        """The functions that give the rows of something."""
+        texts = (text for text, _ in self.rows(node))
+        return [text.partition("(")[0] for text in texts if "(" in text] or [""]
+
+    def _asks_size(self, node):
+        """Whether something of as many rows as data says is asked for a number of them. Torch
+        asserts that outside of the side, or fails in the backward of another size."""
+        if isinstance(node, ast.Subscript):
+            axis, kind = _axes(node.slice)[0], self.context.kind(node.value)
+            whole = self.context.inference.tokens.category(kind.dtype) == "int"
+            whole = whole or all(t.endswith(_POSITIONS) for t in self._sources(node.value))
+            part = isinstance(axis, ast.Slice) and not whole
+            return (part or isinstance(axis, (ast.Constant, ast.UnaryOp))) and self.is_ragged(
+                node.value
+            )
+        func = node.func if isinstance(node.func, ast.Attribute) else None
+        return func is not None and func.attr in _ASK_SIZES and self.is_ragged(func.value)
 
     # Lists of numbers
 
@@ -288,11 +326,11 @@ class PredicatedValues:
         chosen, kind = func.value, self.context.kind
         index = chosen.slice if isinstance(chosen, ast.Subscript) else None
         if index is None or not self._is_source(chosen) or isinstance(index, ast.Tuple):
-            raise NotPredicated(f"`{self.text(node)}` raises where there are no rows")
+            raise DifferentRows(f"`{self.text(node)}` raises where there are no rows")
         ranks = {kind(chosen.value).rank, kind(index).rank}
         category = self.context.inference.tokens.category(kind(chosen.value).dtype)
         if len(ranks) != 1 or None in ranks or category != "float":
-            raise NotPredicated(f"`{self.text(node)}` raises where there are no rows")
+            raise DifferentRows(f"`{self.text(node)}` raises where there are no rows")
         least = parsed(f"float('{_RAISES[func.attr]}')")
         parts = self.convert(index).node, self.convert(chosen.value).node, least
         return Converted(method(self.call("where", *parts), func.attr))
@@ -317,12 +355,30 @@ class PredicatedValues:
         if self.context.kind(node).rank == 0 or self._reduces(node):
             return
         source = self._is_source(node) or (loose and self._may_pick(node))
+        source = source or self._picks_rows(node)
         if source or (isinstance(node, ast.Name) and node.id in self.ragged):
             yield node
         for child in ast.iter_child_nodes(node):
             if source and child is getattr(node, "slice", None):
                 continue
+            if self._keeps_shape(node) and child is not node.func:
+                continue
             yield from self._sizing(child, loose)
+
+    def _picks_rows(self, node):
+        """Whether positions, or a method, pick rows of as many as data says: as many as they
+        ask for."""
+        if isinstance(node, ast.Subscript):
+            return self.is_tensor(_axes(node.slice)[0]) and self.is_ragged(node.value)
+        called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        return called and node.func.attr in _OTHER_ROWS and self.is_ragged(node.func.value)
+
+    def _keeps_shape(self, node):
+        """Whether a method gives a tensor as large as its own, whatever it is given."""
+        called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        return (
+            called and node.func.attr.rstrip("_") in _KEEP_SHAPE and self.is_tensor(node.func.value)
+        )
 
     def _may_pick(self, node):
         """Whether an index may be a mask, for its type is not known, or is empty; or a slice, or a
@@ -369,7 +425,32 @@ class PredicatedValues:
 
     def _reduces(self, node):
         called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if called and self._is_loss(node):
+            return True
         return called and node.func.attr in _REDUCES and not node.args and not node.keywords
+
+    def _is_loss(self, node):
+        """Whether a call is that of a loss, a function or a module, that gives one number."""
+        full, made = self.context.resolve(node.func) or "", node
+        if self.context.kind(node.func).what == MODULE:
+            full, made = self.context.kind(node.func).cls or "", self._constructor(node.func)
+        given = {k.arg: k.value for k in made.keywords} if made is not None else {None: None}
+        reduction = given.get("reduction", ast.Constant("mean"))
+        known = isinstance(reduction, ast.Constant) and reduction.value in ("mean", "sum")
+        loss = full.startswith("torch.nn.") and full.rpartition(".")[2].lower().endswith(_LOSSES)
+        return (
+            loss and known and None not in given and not given.keys() & {"reduce", "size_average"}
+        )
+
+    def _constructor(self, attribute):
+        """The call that makes the module that an attribute holds, where there is one alone."""
+        text = ast.unparse(attribute)
+        stores = [
+            n for n in self.context.index.get(ast.Assign, ()) if ast.unparse(n.targets[0]) == text
+        ]
+        return (
+            stores[0].value if len(stores) == 1 and isinstance(stores[0].value, ast.Call) else None
+        )
 
     def _is_source(self, node):
         if isinstance(node, ast.Subscript):
@@ -435,8 +516,25 @@ class PredicatedValues:
             return Converted(made)
         for operand, converted in ((node.left, left), (node.right, right)):
             if not converted.number and self.context.kind(operand).of_input:
-                raise NotPredicated(f"`{self.text(operand)}` may be a tensor or a number")
+                self._assume_number(operand)
         return Converted(made, True)
+
+    def _assume_number(self, node):
+        """What the constructor was given, and what has a number for its default, is taken to be a
+        number; of others that may be tensors, NotPredicated is raised."""
+        if not isinstance(node, ast.Attribute) and not self._has_number_default(node):
+            raise NotPredicated(f"`{self.text(node)}` may be a tensor or a number")
+        self.assumed.setdefault(f"`{self.text(node)}` is taken to be a number")
+
+    def _has_number_default(self, node):
+        function = self.context.function(node)
+        args = function.node.args if function and isinstance(node, ast.Name) else ast.arguments()
+        positional = [*getattr(args, "posonlyargs", ()), *getattr(args, "args", ())]
+        defaults = getattr(args, "defaults", ())
+        pairs = [*zip(positional[len(positional) - len(defaults) :], defaults, strict=True)]
+        pairs += zip(getattr(args, "kwonlyargs", ()), getattr(args, "kw_defaults", ()), strict=True)
+        given = next((d for a, d in pairs if a.arg == getattr(node, "id", "")), None)
+        return isinstance(given, ast.Constant) and isinstance(given.value, (int, float))
 
     def _unaryop(self, node):
         if isinstance(node.op, ast.Not):
@@ -517,6 +615,8 @@ class PredicatedValues:
             self.reads = True
             return Converted(method(picked, "tolist"))
         self.reads |= self._is_source(node)
+        if self.in_side and self._asks_size(node):
+            raise NotPredicated(f"`{self.text(node)}` asks how many rows data gives")
         if self.is_tensor(node.value):
             index, axis = self.index(node.slice)
             picked = ast.Subscript(self.shown(node.value), index, ast.Load())

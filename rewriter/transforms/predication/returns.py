@@ -3,7 +3,7 @@ part."""
 
 import ast
 
-from .predicated_values import NotPredicated, method
+from .predicated_values import DifferentRows, NotPredicated, method
 
 _EMPTY = ("[:0]", "(0,", "(0)")
 
@@ -53,8 +53,10 @@ class Returns:
     def made(self, node, predicate):
         """The statements for a `return`."""
         path = self.path
-        if predicate is None and self.state == "none":
+        if predicate is None and self.state == "none" and path.side is None:
             return [ast.Return(node.value and self._read(node.value))]
+        if predicate is None and self.state == "none":
+            return [self._of_side(node.value)]
         if predicate is not None:
             empty = path.empty.get(predicate)
             self.asked = None if empty is None or self.asked is None else self.asked | empty
@@ -78,7 +80,7 @@ class Returns:
         before = self.sizes or sizes
         in_loop = self.path.active and any(rows for rows, _ in sizes)
         if in_loop or any(a[0] != b[0] for a, b in zip(sizes, before, strict=True)):
-            raise NotPredicated("data says how many rows are returned")
+            raise DifferentRows("data says how many rows are returned")
         if any(
             a[1] != b[1] and None not in (a[1], b[1]) for a, b in zip(sizes, before, strict=True)
         ):
@@ -117,14 +119,26 @@ class Returns:
 
     def _last(self, value, leaves, values):
         path = self.path
-        chosen = []
+        chosen, bare = [], []
         for name, leaf, last in zip(self.results, leaves, values, strict=True):
             kept = self._kept(path.load(name), last)
+            bare.append(kept)
             if not path.values.is_tensor(leaf):
                 path.values.reads = True
                 kept = method(kept, "item")
             chosen.append(kept)
+        if path.side is not None:
+            numbers = tuple(not path.values.is_tensor(leaf) for leaf in leaves)
+            return path.side.returned(value, bare, numbers).value
         return self._rebuilt(value, iter(chosen))
+
+    def _of_side(self, value):
+        """The `return` of a side of torch.cond."""
+        values, leaves = self.path.values, self._leaves(value)
+        for leaf in leaves:
+            values.selectable(leaf)
+        numbers = tuple(not values.is_tensor(leaf) for leaf in leaves)
+        return self.path.side.returned(value, [values.convert(n).node for n in leaves], numbers)
 
     # The form of a result
 
