@@ -276,8 +276,13 @@ class Worker:
             self._rest()
 
     def _run(self) -> None:
-        with contextlib.suppress(WorkerStopped):
-            self._work()
+        try:
+            with contextlib.suppress(WorkerStopped):
+                self._work()
+        finally:
+            with contextlib.suppress(RuntimeError):  # that it is not held: it was stopped anywhere
+                while True:
+                    exclusive.release()
 
     def _work(self) -> None:
         compilers.be_gentle()
