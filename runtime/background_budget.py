@@ -24,7 +24,7 @@ from .environment.machine import MACHINE, Machine
 from .errors import WorkerStopped
 
 SHARE = 0.04  # of the time since the start may be lost
-AHEAD = 3.0  # times as much may be lost until it is known what compiling gains
+AHEAD = 2.5  # times as much may be lost until it is known what compiling gains
 SLICE = 0.005  # seconds of work between two looks at the clock
 REST = 0.02  # seconds of one rest
 MIN_SLICES_BETWEEN_RESTS = 60  # slices of work between two rests, at least

@@ -94,7 +94,7 @@ def test_a_damaged_file_is_no_knowledge(folder, damage):
 def test_a_run_known_to_be_long_begins_at_once():
     background, load = second_run({}, seconds=500.0, began=1.0)
     account = background.account
-    assert account.allows(41) and not account.allows(43)  # before it is known what is gained
+    assert account.allows(34) and not account.allows(36)  # before it is known what is gained
     account.settled = True
     assert account.allows(13) and not account.allows(15)
     assert not background.wants("net", calls=20, seconds=0.5)

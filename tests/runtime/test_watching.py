@@ -19,7 +19,7 @@ def call(watch, depth=0):
 def test_turns(machine):
     watch = CallSampler(Account(started=machine.now(), machine=machine), lambda: 4.0, call.__code__)
     assert call(watch)
-    machine.clock += 16  # 12% of it is less than 2 s
+    machine.clock += 19  # a tenth of it is less than 2 s
     assert call(watch)
     machine.clock += 2
     assert not call(watch) and watch.share() == 1.0
