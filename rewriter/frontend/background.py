@@ -34,8 +34,6 @@ KNOWN_CALLS = 1  # the same where an earlier run says that it pays
 EXPECTED_WITHIN = 60.0  # seconds of the run, in which what is known to pay begins
 CLEARLY = 1.3  # times eager: what is that slow is not tried again soon, less may be noise
 SHORT = 4e-5  # seconds: a call that takes less in eager gains nothing from guards and a program
-LOADS_AHEAD = 1.5  # the compiler is loaded for what would pay in a run of so many times the length
-MATTERS = 0.1  # of the run so far, that is
 GAIN = 0.3  # of the forward's time is expected to be saved: 0.1 of it with its backward
 SLOWER = 12  # a recorded call takes that many times an eager one, besides rewriting
 RECORDINGS_AHEAD = 8  # after which more is lost only where something was gained
@@ -156,8 +154,7 @@ class Background:
         if facts is None and self.account.expected:
             gain *= max(1.0, self.account.expected / self.account.elapsed())
         if not self.loaded:
-            matters = seconds / watched >= MATTERS * self.account.elapsed()
-            if max((LOADS_AHEAD if matters else 1.0) * gain, known) >= self.cost():
+            if max(gain, known) >= self.cost():
                 self._prepare()  # which rests where more than a part of the run is lost
             return False
         cost = self._cost + min(SLOWER * seconds / calls, RECORD_MOST * self._torch_seconds)
