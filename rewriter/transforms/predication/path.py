@@ -12,6 +12,7 @@ from .cond_sides import Sides
 from .predicated_values import DifferentRows, NotPredicated, PredicatedValues, method, parsed
 from .returns import Returns
 
+MOST_NESTED = 12  # choices: each level is looked through again for those inside of it
 _STOPS = (ast.Break, ast.Continue, ast.Return, ast.Raise)
 
 
@@ -252,6 +253,8 @@ class PredicatedPath:
         return self._may_return(s for s in body if not isinstance(s, ast.Return))
 
     def _chosen(self, node, truth, predicate):
+        if len(self.choices) >= MOST_NESTED:
+            raise NotPredicated("choices are nested too deep to compute every side")
         self.values.chosen += 1
         self.values.sides += [*node.body, *node.orelse]
         if predicate is None and self.returns.state == "none":
