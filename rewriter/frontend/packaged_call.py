@@ -20,6 +20,7 @@ from ..capture.numbers.traced_sizes import SizeOf
 from ..capture.recording import Recording
 from .packaged_weights import PackagedWeights
 
+_NOT_OF_MODEL = object()
 _STORES: tuple[Any, ...] = (setattr, object.__setattr__, dict.__setitem__)
 
 
@@ -80,22 +81,32 @@ class PackagedCall:
     # ---- effects
 
     def _stored(self) -> dict[Any, tuple[Any, str]]:
-        """Stores of constants into the model change nothing from the second call on."""
-        last: dict[Any, tuple[Recipe, str]] = {}
+        """Stores of constants into the model change nothing from the second call on, nor does one
+        of what is there: `self.count += 1` of a buffer."""
+        last: dict[Any, tuple[Any, Recipe, str]] = {}
         for effect in self.recording.effects:
             owner, name = self._target(effect)
-            last[id(owner), name] = effect.arguments[-1], effect.origin
-        for (_, name), (value, origin) in last.items():
-            if not isinstance(value, ConstRecipe):
+            last[id(owner), name] = owner, effect.arguments[-1], effect.origin
+        found = {}
+        for place, (owner, recipe, origin) in last.items():
+            held = (
+                owner.get(place[1]) if isinstance(owner, dict) else getattr(owner, place[1], None)
+            )
+            if isinstance(recipe, ConstRecipe):
+                found[place] = recipe.value, origin
+            elif isinstance(recipe, Input) and self._of_model(recipe) is held:
+                found[place] = held, origin
+            else:
                 raise PackageError(
-                    f"{origin}: the call stores something new in {name!r}: keep it in a buffer, or"
-                    " return it"
+                    f"{origin}: the call stores something new in {name!r}: keep it in a buffer,"
+                    " or return it"
                 )
-        return {
-            place: (value.value, origin)
-            for place, (value, origin) in last.items()
-            if isinstance(value, ConstRecipe)
-        }
+        return found
+
+    def _of_model(self, recipe: Input) -> Any:
+        """What an input is, if it is the model's own."""
+        path = self._paths[recipe.index]
+        return _NOT_OF_MODEL if self._is_given(path) else path.value(self._owner, {})
 
     def _target(self, effect: Redo) -> tuple[Any, Any]:
         """The object of the model that is changed, and the name there."""
@@ -107,7 +118,7 @@ class PackagedCall:
                 if isinstance(place, ConstRecipe):
                     return place.value, name.value
                 if isinstance(place, Input):
-                    return self._paths[place.index].value(self._owner, {}), name.value
+                    return self._of_model(place), name.value
         raise PackageError(f"{effect.origin}: the call has a side effect: {called}()")
 
     # ---- data

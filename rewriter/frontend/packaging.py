@@ -261,7 +261,9 @@ def _check_stores(calls: list[PackagedCall]) -> None:
     seen: dict[Any, Any] = {}
     for call in calls:
         for place, (value, origin) in call.stores.items():
-            if seen.setdefault(place, value) is not value and seen[place] != value:
+            before = seen.setdefault(place, value)
+            tensors = isinstance(before, torch.Tensor) or isinstance(value, torch.Tensor)
+            if before is not value and (tensors or before != value):
                 raise PackageError(f"{origin}: calls store different values in {place[1]!r}")
 
 

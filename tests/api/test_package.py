@@ -130,7 +130,13 @@ def branches(self, x):
     return y
 
 
+def adds_to_a_buffer(self, x):
+    self.total += x.mean(0)
+    return self.linear(x) + self.total
+
+
 ALIKE = {
+    "a buffer that is added to": (adds_to_a_buffer, x),
     "a buffer that is written": (lambda self, x: self.linear(x) + self.total.add_(x.mean(0)), x),
     "an input that is written": (lambda self, x: self.linear(x.mul_(2)), x),
     "draws": (
@@ -357,7 +363,13 @@ def leaves_by_size(self, x):
     return self.linear(x)
 
 
+def exchanges(self, x):
+    self.total, self.fixed = self.fixed, self.total
+    return self.linear(x) + self.total
+
+
 REFUSED = {
+    "buffers that change places": (exchanges, r"\S*test_package\.py:\d+: .*stores"),
     "a print": (lambda self, x: (print("."), x + 1)[1], r"\S*test_package\.py:\d+: .* print\(\)"),
     "a number that Python draws": (lambda self, x: x * random.random(), r".*Random\.random\(\)"),
     "a count": (counts, r"\S*test_package\.py:\d+: .*'calls'"),
