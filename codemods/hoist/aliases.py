@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...lowering.opinfo import having
-from ...rewriter.analysis.call_effects import NEW_BUILTINS
+from ...rewriter.analysis.call_effects import CHANGES_CONTAINERS, NEW_BUILTINS
 from ...rewriter.analysis.torch_facts import METHOD
-from .module_state import ALIASES, CHANGES, base, changes
+from .module_state import ALIASES, base, changes
 from .purity import bound, handed, parameters
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Aliases:
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
-            and node.func.attr in CHANGES
+            and node.func.attr in CHANGES_CONTAINERS
         ):
             yield from ((base(node.func.value), a) for a in node.args)
 
@@ -272,7 +272,9 @@ class Aliases:
 
     def _by_call(self, call: ast.Call) -> Iterator[tuple[str, bool]]:
         if isinstance(call.func, ast.Attribute) and self._changes(call.func):
-            yield from ((n, call.func.attr not in CHANGES) for n in self._receivers(call.func))
+            yield from (
+                (n, call.func.attr not in CHANGES_CONTAINERS) for n in self._receivers(call.func)
+            )
         name = self.file.names.resolve(call.func) or ""
         last, plain = name.rpartition(".")[2], isinstance(call.func, ast.Name)
         first = (
@@ -296,14 +298,14 @@ class Aliases:
 
     def _changes(self, func: ast.Attribute) -> bool:
         """Whether a method may change its object: `add` is no tensor's way to do so."""
-        is_pure = func.attr in CHANGES and self.file.is_tensor(self.function, func.value)
+        is_pure = func.attr in CHANGES_CONTAINERS and self.file.is_tensor(self.function, func.value)
         return changes(func.attr) and not is_pure
 
     def _receivers(self, func: ast.Attribute) -> set[Any]:
         """The names of what a method changes: of `torch.split(s, 1)[0].zero_()` also `s`."""
         return {
             base(func.value),
-            *(self.objects_of(func.value) if func.attr not in CHANGES else ()),
+            *(self.objects_of(func.value) if func.attr not in CHANGES_CONTAINERS else ()),
         }
 
     def _by_function(self, call: ast.Call) -> Iterator[Any]:

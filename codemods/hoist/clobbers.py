@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ...rewriter.analysis.call_effects import AHEAD_BUILTINS
+from ...rewriter.analysis.call_effects import AHEAD_BUILTINS, CHANGES_CONTAINERS
 from ...rewriter.analysis.torch_facts import FUNCTION, FUNCTIONAL_
 from .aliases import own
-from .module_state import CHANGES, base
+from .module_state import base
 from .purity import QUERIES, function_reads, method_reads
 
 if TYPE_CHECKING:
@@ -102,6 +102,6 @@ class Untouched:
             return False
         fact = self.file.fact(self.function, func.value)
         tensor = fact is not None and fact.what == "tensor"
-        if func.attr in QUERIES or (func.attr in CHANGES and not tensor):
+        if func.attr in QUERIES or (func.attr in CHANGES_CONTAINERS and not tensor):
             return func.attr in QUERIES
         return method_reads(func.attr) and self.aliases._of_tensor(func)

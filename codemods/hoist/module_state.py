@@ -9,17 +9,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...lowering.opinfo import having
+from ...rewriter.analysis.call_effects import CHANGES_CONTAINERS
 from ...rewriter.analysis.torch_facts import METHOD
 
 if TYPE_CHECKING:
     from .project import File, Project
 
-
-CHANGES = frozenset(
-    """
-        pop append extend insert setdefault update add clear remove discard sort reverse popitem
-    """.split()
-)
 _NEW = frozenset(
     "copy split rsplit splitlines format join lower upper strip replace tolist".split()
 )
@@ -33,7 +28,7 @@ def changes(name: str) -> bool:
     """Whether a method of that name changes its object."""
     inplace = name.startswith("__i") and name not in _READING
     plain = name.endswith("_") and not name.endswith("__")
-    return name in CHANGES or plain or inplace or name in ("__setitem__", "__delitem__")
+    return name in CHANGES_CONTAINERS or plain or inplace or name in ("__setitem__", "__delitem__")
 
 
 def base(node: Any) -> str:

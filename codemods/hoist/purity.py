@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from ...rewriter.analysis.call_effects import (
     AHEAD_BUILTINS,
+    CHANGES_CONTAINERS,
     MAY_READ,
     allows,
     of_function,
     of_method,
 )
 from ...rewriter.analysis.torch_facts import METHOD
-from .module_state import CHANGES, ModuleState, Owned, base, is_fixed_global
+from .module_state import ModuleState, Owned, base, is_fixed_global
 
 if TYPE_CHECKING:
     from ...rewriter.analysis.import_names import ImportedNames
@@ -295,7 +296,7 @@ class _Look:
     def _method(self, func: ast.Attribute) -> bool:
         """A method of a tensor, or of a list, dict or string; one that changes its object only of a
         local one."""
-        if func.attr in CHANGES and not self.file.is_tensor(self.function, func.value):
+        if func.attr in CHANGES_CONTAINERS and not self.file.is_tensor(self.function, func.value):
             return isinstance(func.value, ast.Name) and self._changed(func, func.value.id)
         if func.attr in QUERIES:
             return True

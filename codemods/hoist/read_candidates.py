@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ...rewriter.analysis.call_effects import CHANGES_CONTAINERS
 from .companion import in_loop
 from .companion_source import ELEMENT, each_of, flat, one_of
-from .module_state import CHANGES
 from .numbers import as_python, numbers, source_of
 from .project import Frame
 
@@ -181,4 +181,6 @@ def has_no_graph_form(test: ast.AST) -> bool:
     """Whether a branch changes lists and the like, of which the graph knows nothing."""
     sides = [*test.body, *test.orelse] if isinstance(test, ast.If) else []
     calls = (s.value for s in sides if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call))
-    return any(isinstance(c.func, ast.Attribute) and c.func.attr in CHANGES for c in calls)
+    return any(
+        isinstance(c.func, ast.Attribute) and c.func.attr in CHANGES_CONTAINERS for c in calls
+    )

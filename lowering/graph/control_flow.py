@@ -120,7 +120,7 @@ def _each_once(tensors: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int]]:
     return tuple(once.values()), [order.index(id(each)) for each in tensors]
 
 
-def _apart_from(operands: Sequence[Any], captured: Sequence[Any]) -> tuple[Any, ...]:
+def _given_once(operands: Sequence[Any], captured: Sequence[Any]) -> tuple[Any, ...]:
     """Copies of operands that are given twice."""
     given = [*map(id, captured), *map(id, operands)]
     return tuple(each.clone() if given.count(id(each)) > 1 else each for each in operands)
@@ -150,7 +150,7 @@ class Repeated(Bodies):
             torch.ops.higher_order.while_loop(
                 lambda *a: one(*spread(a))[0],
                 lambda *a: tuple(two(*spread(a))),
-                _apart_from(operands, captured),
+                _given_once(operands, captured),
                 captured,
             )
         )

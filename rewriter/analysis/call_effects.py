@@ -40,6 +40,11 @@ _STATE = _words(
 _CALLS = _words("apply_ cond map_ vmap while_loop")  # what they are given
 _OF_STATE = ("torch.random.", "torch.cuda.", "torch.distributed.", "torch.utils.", "torch._")
 LOGGERS = ("logging.", "loguru.logger.")
+# Methods of lists, dicts, sets and deques.
+CHANGES_CONTAINERS = _words(
+    "append appendleft extend insert pop popitem remove clear update setdefault add discard sort"
+    " reverse"
+)
 
 # What can be worked out of every tensor of a dtype: no content and no size makes it raise.
 TOTAL_METHODS = _words("clone neg detach contiguous relu float double")

@@ -4,6 +4,8 @@ import ast
 import dataclasses
 from typing import TypeGuard
 
+from ..analysis.call_effects import CHANGES_CONTAINERS
+
 TURN, TURNS = "_dynfix_turn", "_dynfix_turns"  # a turn's number; pairs of it and what is taken
 
 
@@ -54,10 +56,7 @@ def _changes(loop: ast.For) -> bool:
     return False
 
 
-_CHANGE = frozenset(
-    "append insert extend pop popitem remove clear update setdefault add_module register_module"
-    " _modules".split()
-)
+_CHANGE = CHANGES_CONTAINERS | {"add_module", "register_module", "_modules"}
 
 
 def _root(node: ast.AST) -> str | None:

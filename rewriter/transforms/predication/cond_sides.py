@@ -11,11 +11,12 @@ give: `torch.cond`, which runs one of them.
 
 import ast
 
+from ...analysis.call_effects import CHANGES_CONTAINERS
 from ...analysis.kinds import ANY
 from .predicated_values import NotPredicated, method, parsed
 
 _WRITES = "torch.cond traces both sides: one that writes, or gives another dtype, does not compile"
-_CHANGE = frozenset("append extend insert pop remove clear update add discard".split())
+_CHANGE = CHANGES_CONTAINERS - {"sort"}  # of a tensor that is no change
 
 
 class Sides:
