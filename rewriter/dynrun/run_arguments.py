@@ -87,9 +87,9 @@ def _when(group: Any) -> None:
         "--eager-calls",
         type=_count,
         metavar="N",
-        help="compile a module at once after N eager calls (--advise, --explain, --fix, --profile,"
-        " --report and --verify: 0; --fullgraph and --emit-source: 1), not beside the script where"
-        " it pays",
+        help="compile a module at once after N eager calls (--advise, --explain, --fix, --lock,"
+        " --profile, --report and --verify: 0; --fullgraph and --emit-source: 1), not beside the"
+        " script where it pays",
     )
     group.add_argument(
         "--overhead",
@@ -158,6 +158,20 @@ def _shown(group: Any) -> None:
         metavar="FILE.html",
         help="write a page with the source, its breaks, guards and kernels, the graphs and the"
         " timeline; it holds source code",
+    )
+    group.add_argument(
+        "--lock",
+        type=_file,
+        metavar="FILE",
+        help="write what was compiled: graphs, breaks, recompiles, guards and kernels, by the"
+        " script's lines; equal runs write equal files",
+    )
+    group.add_argument(
+        "--lock-check",
+        type=_there,
+        metavar="FILE",
+        help="compare the run with such a file, and end with status 1 where a graph, a break, a"
+        " recompile or a kernel changed",
     )
     group.add_argument(
         "--profile",
@@ -288,6 +302,12 @@ def _file(path: str) -> str:
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK) or os.path.isdir(path):
         raise argparse.ArgumentTypeError(f"{path} cannot be written")
+    return os.path.abspath(path)
+
+
+def _there(path: str) -> str:
+    if not os.path.isfile(path):
+        raise argparse.ArgumentTypeError(f"there is no file {path}: `--lock {path}` writes it")
     return os.path.abspath(path)
 
 

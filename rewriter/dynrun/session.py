@@ -37,6 +37,8 @@ class Session:
         self.exclude: tuple[str, ...] = ()
         self.report = ""  # the file of `--report`
         self.advise = ""  # the format of `--advise`
+        self.lock = self.lock_check = ""  # the files of `--lock` and `--lock-check`
+        self._root = os.getcwd()
         self.script: Sequence[str] = ()
         self._collector: Any = None
         self.left: dict[str, Any] = {}  # modules whose calls outside of their step stayed in eager
@@ -115,6 +117,9 @@ class Session:
             if not self._begun:
                 config: Any = public("config")
                 config.fallback_random = self._begun = True
+                if self.lock or self.lock_check:
+                    lock: Any = public("lock")
+                    lock.begin(self._root)
             if self.verify:
                 verify_calls: Any = public("verify_calls")
                 verify_calls(self.verify)
@@ -136,6 +141,15 @@ class Session:
             missing = isinstance(error, ImportError)
             why = "it needs jinja2: pip install jinja2" if missing else str(error)
             summary.say_line(f"--report: not written: {why}")
+
+    def end_lock(self) -> int:
+        """Write what was compiled, or compare it; the exit status."""
+        try:
+            ends: Any = public("end_lock")
+        except ModuleNotFoundError:
+            summary.say_line("--lock: nothing was compiled: there is no torch")
+            return 2
+        return int(ends(self.lock, self.lock_check, summary.say_line))
 
     def costs(self) -> Any:
         """What the run's graph breaks, recompiles and host reads cost; None where nothing was
