@@ -55,6 +55,7 @@ def install(session: Session, eager_calls: int) -> None:
         if session.background is not None and seconds is not None:
             session.background.torch_took(seconds)
         Hooks(session, eager_calls).__enter__()
+        session.torch_is_there()
 
     if "torch" in sys.modules:
         into(sys.modules["torch"])

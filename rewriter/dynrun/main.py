@@ -158,8 +158,8 @@ def _session(arguments: argparse.Namespace) -> Session:
     session.kinds, session.exclude = arguments.compile, tuple(arguments.exclude)
     session.verify = arguments.verify
     write, check = (os.environ.pop(name, "") for name in ("DYNFIX_LOCK", "DYNFIX_LOCK_CHECK"))
-    session.lock = summary.ranked(arguments.lock or write)
-    session.lock_check = summary.ranked(arguments.lock_check or check)
+    session.lock = _at(arguments.lock or write)
+    session.lock_check = _at(arguments.lock_check or check)
     session.thorough = bool(arguments.verify or arguments.fix)
     if arguments.report:
         session.keep = True
@@ -175,6 +175,11 @@ def _session(arguments: argparse.Namespace) -> Session:
             session.keep = True
             atexit.register(session.print_summary)
     return session
+
+
+def _at(path: str) -> str:
+    """A file of this process, wherever the script goes."""
+    return summary.ranked(os.path.abspath(path)) if path else ""
 
 
 if __name__ == "__main__":

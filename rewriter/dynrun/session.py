@@ -117,9 +117,6 @@ class Session:
             if not self._begun:
                 config: Any = public("config")
                 config.fallback_random = self._begun = True
-                if self.lock or self.lock_check:
-                    lock: Any = public("lock")
-                    lock.begin(self._root)
             if self.verify:
                 verify_calls: Any = public("verify_calls")
                 verify_calls(self.verify)
@@ -142,14 +139,19 @@ class Session:
             why = "it needs jinja2: pip install jinja2" if missing else str(error)
             summary.say_line(f"--report: not written: {why}")
 
+    def torch_is_there(self) -> None:
+        """The script has loaded torch: what is compiled from now on is noted for a lock."""
+        if self.lock or self.lock_check:
+            lock: Any = public("lock")
+            lock.begin(self._root)
+
     def end_lock(self) -> int:
         """Write what was compiled, or compare it; the exit status."""
-        try:
-            ends: Any = public("end_lock")
-        except ModuleNotFoundError:
-            summary.say_line("--lock: nothing was compiled: there is no torch")
+        if "torch" not in sys.modules:
+            summary.say_line("--lock: nothing was compiled: the script does not load torch")
             return 2
-        return int(ends(self.lock, self.lock_check, summary.say_line))
+        end_lock: Any = public("end_lock")
+        return int(end_lock(self.lock, self.lock_check, summary.say_line))
 
     def costs(self) -> Any:
         """What the run's graph breaks, recompiles and host reads cost; None where nothing was

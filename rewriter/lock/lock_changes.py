@@ -15,19 +15,20 @@ from .lock_file import Fact, Place
 VERSIONS = ("dynfix", "python", "torch", "device")
 NOTES = ("guard", "guards", "time", "memory")  # what a check reports, and lets pass
 _WORDS = {
+    "options": "options",
+    "entry": "compiled function",
+    "version": "compiled version",
     "break": "graph break",
     "recompile": "recompile",
-    "op": "operator",
     "input": "input",
     "guard": "guard",
+    "op": "operator",
     "effect": "side effect",
-    "kernel": "kernel",
-    "version": "compiled version",
     "graph": "graph",
-    "entry": "compiled function",
-    "options": "options",
     "guards": "guards",
+    "kernel": "kernel",
 }
+_ORDER = {kind: number for number, kind in enumerate(_WORDS, 1)}
 _NAMED = {"input": ": ", "guard": " == ", "time": ": ", "memory": ": "}  # what stands behind a name
 SHOWN = 6  # facts of one kind that a line shows
 
@@ -93,13 +94,22 @@ def _places(facts: Iterable[Fact]) -> dict[str, list[Place]]:
 
 
 def _moved(before: list[Place], after: list[Place]) -> dict[Place, Place]:
-    """Which line of a file each became. One that was changed is followed by its neighbours."""
+    """Which line of a file each became: those of the same text, in their order first, and those
+    between the same neighbours."""
     texts = [place.source for place in before], [place.source for place in after]
-    matcher = difflib.SequenceMatcher(None, *texts, autojunk=False)
+    blocks = difflib.SequenceMatcher(None, *texts, autojunk=False).get_opcodes()
     found: dict[Place, Place] = {}
-    for tag, i, j, k, m in matcher.get_opcodes():
-        if tag in ("equal", "replace"):
-            found.update(zip(before[i:j], after[k:m], strict=False))
+    for tag, i, j, k, m in blocks:
+        if tag == "equal":
+            found.update(zip(before[i:j], after[k:m], strict=True))
+    left = {place.source: place for place in after if place not in {*found.values()}}
+    for place in before:
+        if place not in found and place.source in left:
+            found[place] = left.pop(place.source)
+    taken = {*found.values()}
+    for _, i, j, k, m in blocks:
+        gone = (place for place in before[i:j] if place not in found)
+        found |= dict(zip([*gone], (p for p in after[k:m] if p not in taken), strict=False))
     return found
 
 
@@ -183,12 +193,11 @@ class Changes:
 
     def _counted(self) -> str:
         found = Counter(
-            _WORDS.get(c.kind, c.kind)
-            for changes in self.at.values()
-            for c in changes
-            if c.kind not in NOTES
+            c.kind for changes in self.at.values() for c in changes if c.kind not in NOTES
         )
-        return ", ".join(f"{what} ({n})" if n > 1 else what for what, n in found.items())
+        kinds = sorted(found, key=lambda kind: _ORDER.get(kind, 0))
+        named = ((_WORDS.get(kind, kind), found[kind]) for kind in kinds)
+        return ", ".join(f"{what} ({n})" if n > 1 else what for what, n in named)
 
     def _rank(self, place: Place | None) -> tuple[int, str, int]:
         """Lines that the user changed are the causes of others: they come first. Kernels follow
@@ -250,9 +259,10 @@ def _together(changes: list[Change]) -> list[Change]:
     for change in changes:
         alike = dataclasses.replace(change, entries=())
         found.setdefault(alike, []).extend(change.entries)
-    return [
+    made = [
         dataclasses.replace(change, entries=tuple(entries)) for change, entries in found.items()
     ]
+    return sorted(made, key=lambda change: _ORDER.get(change.kind, 0))
 
 
 def _total(facts: list[Fact]) -> str:

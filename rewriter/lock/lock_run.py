@@ -92,6 +92,14 @@ class Lock:
             segment_programs.observers.append(self._facts.graph)
             compiled_function.watchers.append(self._watch)
 
+    def end(self) -> None:
+        """Note nothing more, and forget what was noted."""
+        if self._facts is not None:
+            stored_graphs.watchers.remove(self._facts.kernels)
+            segment_programs.observers.remove(self._facts.graph)
+            compiled_function.watchers.remove(self._watch)
+        self._facts, self._functions = None, []
+
     def _watch(self, entry: Any) -> None:
         frame: Any = sys._getframe(1)
         while frame is not None and not self._is_users(frame.f_code.co_filename):
@@ -169,7 +177,7 @@ def end_lock(write: str, check: str, say: Any) -> int:
         changes = lock.check(check) if check else None
         if write:
             lock.write(write)
-            say(f"--lock: {write}")
+            say(f"--lock: {os.path.basename(write)}")
     except (LockError, OSError) as error:
         say(f"--lock: {error}")
         return BROKEN

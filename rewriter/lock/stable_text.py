@@ -66,7 +66,8 @@ class StableText:
         found = Place.read(text.splitlines()[0] if text else "")
         if found is None or found.file.startswith("<unknown>"):
             return None
-        code = found.source or source or linecache.getline(found.file, found.line)
+        path = os.path.join(self.root, found.file)  # the script may have gone to another folder
+        code = found.source or source or linecache.getline(path, found.line)
         return Place(self.file(found.file), found.line, self.line(code))
 
 
