@@ -17,6 +17,7 @@ from ..runtime.programs.program import Program
 from .gc_pause import gc_paused
 from .graph.control_flow import compile_bodies, is_choice
 from .host_device_split import is_of_host, split_host_device
+from .kernel_files import CheckedKernel
 from .loops import legality, storage
 from .loops.dump import dump
 from .loops.ir import Batch, Buffer, Group, Nest
@@ -32,6 +33,7 @@ from .targets.cpp.cpp_build import CPP, general_text
 from .targets.cpp.cpp_target import printed
 from .targets.extern import LIBRARY, placeable
 from .targets.triton.triton_build import TRITON
+from .written_kernels import folder_of
 
 # What is in `watchers` sees the kernels of each unit, and may wrap what launches them.
 Watcher = Callable[[Unit, dict[Group | Batch, Launch]], dict[Group | Batch, Launch]]
@@ -90,6 +92,9 @@ def finish(unit: Unit, target: Target, options: Options) -> Program | GraphedPro
     planned = _planned(unit, target, options)
     groups = [item for item in unit.items if isinstance(item, Group | Batch)]
     launches = target.build(unit, groups, planned.may_alias())
+    if options.write_kernels:
+        folder = folder_of(options.write_kernels)
+        launches = folder.served(unit, launches, planned.may_alias())
     for watch in watchers:
         launches = watch(unit, launches)
     program = emit(unit, planned, launches)
@@ -266,6 +271,8 @@ class KernelFacts:
 
 def _texts(group: Any, launch: Any, on_gpu: bool) -> tuple[str, str, str]:
     """Target, source and general source of a kernel."""
+    if isinstance(launch, CheckedKernel):
+        return "edited", launch.text, _general(launch.text)
     prepared = [one.group for one in map(made_of, _in_turn(launch)) if one is not None]
     kernels = [kernel for each in prepared for (kernel,) in each.variants]
     if kernels:

@@ -140,7 +140,8 @@ def _install(arguments: argparse.Namespace, session: Session, script: Sequence[s
     shown = arguments.explain or arguments.report or arguments.profile or arguments.advise
     locked = session.lock or session.lock_check
     first = shown or locked or arguments.verify or arguments.fix
-    at_once = first or arguments.fullgraph or arguments.emit_source
+    written = arguments.emit_source or arguments.write_kernels
+    at_once = first or arguments.fullgraph or written
     if arguments.eager_calls is None and not at_once:
         builder = BuildProcess(arguments.build_after_exit) if arguments.build_process else None
         session.compile_in_background(arguments.overhead / 100, script, builder)
@@ -158,6 +159,7 @@ def _session(arguments: argparse.Namespace) -> Session:
     session.kinds, session.exclude = arguments.compile, tuple(arguments.exclude)
     session.verify = arguments.verify
     write, check = (os.environ.pop(name, "") for name in ("DYNFIX_LOCK", "DYNFIX_LOCK_CHECK"))
+    session.write_kernels = arguments.write_kernels
     session.lock = _at(arguments.lock or write)
     session.lock_check = _at(arguments.lock_check or check)
     session.thorough = bool(arguments.verify or arguments.fix)

@@ -88,8 +88,8 @@ def _when(group: Any) -> None:
         type=_count,
         metavar="N",
         help="compile a module at once after N eager calls (--advise, --explain, --fix, --lock,"
-        " --profile, --report and --verify: 0; --fullgraph and --emit-source: 1), not beside the"
-        " script where it pays",
+        " --profile, --report and --verify: 0; --fullgraph, --emit-source and --write-kernels: 1),"
+        " not beside the script where it pays",
     )
     group.add_argument(
         "--overhead",
@@ -151,6 +151,13 @@ def _shown(group: Any) -> None:
         type=_folder,
         metavar="DIR",
         help="write the rewritten source of every captured function to DIR",
+    )
+    group.add_argument(
+        "--write-kernels",
+        type=_folder,
+        metavar="DIR",
+        help="write each kernel to DIR, to be read and edited; edited ones are used where they give"
+        " what the original gives",
     )
     group.add_argument(
         "--report",
@@ -318,4 +325,4 @@ def _folder(path: str) -> str:
         raise argparse.ArgumentTypeError(f"{path} cannot be made: {error.strerror}") from None
     if not os.access(path, os.W_OK):
         raise argparse.ArgumentTypeError(f"{path} cannot be written")
-    return path
+    return os.path.abspath(path)

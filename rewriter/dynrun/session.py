@@ -37,6 +37,7 @@ class Session:
         self.exclude: tuple[str, ...] = ()
         self.report = ""  # the file of `--report`
         self.advise = ""  # the format of `--advise`
+        self.write_kernels: str | None = None  # a folder
         self.lock = self.lock_check = ""  # the files of `--lock` and `--lock-check`
         self._root = os.getcwd()
         self.script: Sequence[str] = ()
@@ -140,7 +141,11 @@ class Session:
             summary.say_line(f"--report: not written: {why}")
 
     def torch_is_there(self) -> None:
-        """The script has loaded torch: what is compiled from now on is noted for a lock."""
+        """The script has loaded torch: what is compiled from now on is noted for a lock, and its
+        kernels are written."""
+        if self.write_kernels:
+            config: Any = public("config")
+            config.write_kernels = self.write_kernels
         if self.lock or self.lock_check:
             lock: Any = public("lock")
             lock.begin(self._root)

@@ -29,7 +29,7 @@ from .stable_text import StableText, any_index
 
 DIGITS = 12  # of a hash
 LAUNCH_SECONDS, BYTES_A_SECOND, FLOPS = 5e-6, 1e10, 3e10  # of some processor: see `Range`
-_UNSAID = ("backend_kwargs", "compiler_timeout", "verify_ir", "strict")
+_UNSAID = ("backend_kwargs", "compiler_timeout", "verify_ir", "strict", "write_kernels")
 _IN_REASON = re.compile(r" \((\S+?:\d+)\)")
 
 
@@ -78,14 +78,15 @@ class CompiledFacts:
         return [*(_sorted(made[name]) for name in sorted(made)), *self._kernel_facts()]
 
     def _kernel_facts(self) -> list[Fact]:
-        found = []
+        found: list[tuple[tuple[str, int], Fact]] = []
         for (hashed, moved, origins), count in self._kernels.items():
             fact = Fact("kernel", f"{hashed} {moved}", count=count)
-            lines = {p: None for p in map(self.text.place, origins) if p is not None}
-            fact.parts = [Fact("line", str(p)) for p in sorted(lines, key=_order)]
-            found.append((*[_order(p) for p in list(lines)[:1]], fact))
-        found.sort(key=lambda each: (repr(each[:-1]), str([*each[-1].lines()])))
-        return [each[-1] for each in found]
+            places = {place for place in map(self.text.place, origins) if place is not None}
+            ordered = sorted(places, key=_order)
+            fact.parts = [Fact("line", str(place)) for place in ordered]
+            found.append((_order(ordered[0]) if ordered else ("", 0), fact))
+        found.sort(key=lambda each: (each[0], [*each[1].lines()]))
+        return [fact for _, fact in found]
 
     def _entry(self, fact: Fact, watched: "Watched") -> None:
         entry, at = watched.entry, self._under(fact, self.text.place(watched.at))
@@ -256,8 +257,8 @@ class Version:
         if place is not None and str(place) != line.text:
             fact.parts = [Fact("line", str(place))]
 
-    def _at(self, origin: str) -> Fact:
-        place = self.text.place(origin)
+    def _at(self, origin: str | None) -> Fact:
+        place = self.text.place(origin or "")
         return self._fact if place is None else _line(self._fact, place)
 
     def _path(self, path: Path) -> str:

@@ -236,7 +236,7 @@ def test_noise_does_not_leave_a_range(unit, expected):
 
 
 def test_without_begin_there_is_no_lock():
-    with pytest.raises(LockError, match="dynfix.lock.begin"):
+    with pytest.raises(LockError, match=r"dynfix\.lock\.begin"):
         Lock().facts([])
 
 
