@@ -68,7 +68,7 @@ class StableText:
             return None
         path = os.path.join(self.root, found.file)  # the script may have gone to another folder
         code = found.source or source or linecache.getline(path, found.line)
-        return Place(self.file(found.file), found.line, self.line(code))
+        return Place(self.file(found.file), found.line, " ".join(code.split()))
 
 
 def _in_order(found: re.Match[str]) -> str:

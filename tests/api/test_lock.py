@@ -225,7 +225,7 @@ def test_texts_are_those_of_any_checkout(tmp_path):
     text = StableText(str(tmp_path))
     assert text.line(f"<f at 0x7f11> in {tmp_path}/a/b.py") == "<f> in a/b.py"
     assert text.line("{3, 1, 2} /usr/lib/x/site-packages/pkg/m.py 6/2") == "{1, 2, 3} pkg/m.py 6/2"
-    assert text.place(f"{tmp_path}/a.py:4: x = y") == Place("a.py", 4, "x = y")
+    assert text.place(f"{tmp_path}/a.py:4: x  = {{3, 1}}") == Place("a.py", 4, "x = {3, 1}")
     assert str(Fact("line", "a.py:4: x = y").place) == "a.py:4: x = y"
 
 
