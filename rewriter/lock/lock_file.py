@@ -107,11 +107,9 @@ def parsed(text: str, name: str) -> list[Fact]:
 
 
 def _fact(line: str) -> Fact:
-    kind, _, text = line.partition(" ")
-    times = None if kind == "line" else _COUNT.search(text)
-    if times is None:
-        return Fact(kind, text)
-    return Fact(kind, text[: times.start()], count=int(times[1]))
+    times = None if line.startswith("line ") else _COUNT.search(line)
+    kind, _, text = (line if times is None else line[: times.start()]).partition(" ")
+    return Fact(kind, text, count=1 if times is None else int(times[1]))
 
 
 def read(path: str) -> list[Fact]:

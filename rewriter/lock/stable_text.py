@@ -4,13 +4,17 @@ import linecache
 import os
 import re
 import sysconfig
+import tempfile
 
 from .lock_file import Place
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+|, file \"[^\"]*\", line \d+")
 _PATH = re.compile(r"(?<![\w./\\])/(?:[\w.+@-]+/)+[\w.+@-]*")
 _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
+_TEMPORARY = os.path.join(tempfile.gettempdir(), "")
 _STANDARD_LIBRARY = os.path.join(sysconfig.get_paths()["stdlib"], "")
+_DIGITS = re.compile(r"\d{6,}")
+_TIMES = re.compile(r"'[^']*\d{6,}[^']*'")  # of the day, by which runs name themselves
 _SET = re.compile(r"\{[^{}:]*\}")
 _AS_IN_SOURCE = [
     (re.compile(pattern), written)
@@ -46,6 +50,8 @@ class StableText:
         for base in (self.root, os.path.join(os.path.realpath(self.root), "")):
             if path.startswith(base) and not _INSTALLED.match(path):
                 return os.path.relpath(path, base).replace(os.sep, "/")
+        if path.startswith(_TEMPORARY):
+            return "<temporary>"
         shorter = _INSTALLED.sub("", path)
         if shorter == path and path.startswith(_STANDARD_LIBRARY):
             return path.removeprefix(_STANDARD_LIBRARY).replace(os.sep, "/")
@@ -58,7 +64,7 @@ class StableText:
     def line(self, text: str) -> str:
         """One line of text, as any run of the project on any machine gives it."""
         text = _ADDRESS.sub("", as_in_source(" ".join(text.split())))
-        text = _SET.sub(_in_order, text)
+        text = _TIMES.sub(lambda found: _DIGITS.sub("#", found[0]), _SET.sub(_in_order, text))
         return _PATH.sub(lambda found: self.file(found[0]), text)
 
     def place(self, text: str, source: str = "") -> Place | None:
@@ -67,7 +73,7 @@ class StableText:
         if found is None or found.file.startswith("<unknown>"):
             return None
         path = os.path.join(self.root, found.file)  # the script may have gone to another folder
-        code = found.source or source or linecache.getline(path, found.line)
+        code = linecache.getline(path, found.line) or source or found.source
         return Place(self.file(found.file), found.line, " ".join(code.split()))
 
 

@@ -138,6 +138,16 @@ def test_lines_that_moved_are_no_change(run):
     assert not changes(before, run(moved))
 
 
+def test_equal_versions_are_counted(run):
+    text = "import dynfix, torch\nfor _ in range(2):\n    f = dynfix.compile(torch.nn.ReLU())\n"
+    text += "    f(torch.ones(3))\n"
+    before = run(text)
+    assert "\n  version x2\n" in before
+    assert not changes(before, before)
+    more = changes(before, run(text.replace("range(2)", "range(3)")))
+    assert "compiled version of ReLU: 2 before, 3 now" in str(more)
+
+
 def test_the_order_in_which_things_run_is_no_change(run):
     def made(*names):
         made = "".join(f"def {name}(x):\n    return x.{name}() + 1\n" for name in ("sin", "cos"))
@@ -226,6 +236,10 @@ def test_texts_are_those_of_any_checkout(tmp_path):
     assert text.line(f"<f at 0x7f11> in {tmp_path}/a/b.py") == "<f> in a/b.py"
     assert text.line("{3, 1, 2} /usr/lib/x/site-packages/pkg/m.py 6/2") == "{1, 2, 3} pkg/m.py 6/2"
     assert text.place(f"{tmp_path}/a.py:4: x  = {{3, 1}}") == Place("a.py", 4, "x = {3, 1}")
+    assert (
+        text.line("'run_1700000000' == '/tmp/tmpab12/x' 123456789")
+        == "'run_#' == '<temporary>' 123456789"
+    )
     assert str(Fact("line", "a.py:4: x = y").place) == "a.py:4: x = y"
 
 
