@@ -24,7 +24,7 @@ from ..capture.places import is_own_file
 from ..capture.recording import Recording
 from ..capture.segments import Segment
 from .assignments import set_at
-from .lock_file import Fact, Place
+from .lock_file import SET_AT, Fact, Place
 from .stable_text import StableText, any_index
 
 DIGITS = 12  # of a hash
@@ -99,6 +99,8 @@ class CompiledFacts:
                     version = Version(self.text, made.fn, recording)
                     fact.parts.append(version.fact())
                     names = version.names
+                    for place in version.lines_that_set:
+                        self._under(fact, place)
             for why in made.recompiles:
                 self._recompile(fact, why, names)
 
@@ -227,6 +229,7 @@ class Version:
 
     def __init__(self, text: StableText, fn: Any, recording: Recording) -> None:
         self.text, self.recording, self._fact = text, recording, Fact("version")
+        self.lines_that_set: set[Place] = set()
         checks = [(guard.path, guard.check) for guard in recording.guards]
         self._classes = {path: check.arg for path, check in checks if isinstance(check, TypeIs)}
         self.names = _parameters(fn, self._classes.get(Arg(0)))
@@ -250,12 +253,12 @@ class Version:
         return isinstance(guard.check, Tensor | Equals)
 
     def _told(self, kind: str, guard: Guard, what: str) -> None:
-        line = self._at(guard.origin)
-        fact = line.part(kind, self.text.line(f"{self._path(guard.path)}{what}"))
-        fact.count = 1
+        line, text = self._at(guard.origin), self.text.line(f"{self._path(guard.path)}{what}")
         place = self.text.place(set_at(guard.path, self._classes, self.text.is_users))
         if place is not None and str(place) != line.text:
-            fact.parts = [Fact("line", str(place))]
+            self.lines_that_set.add(place)
+            text = f"{text}{SET_AT.format(place.where)}"
+        line.part(kind, text).count = 1
 
     def _at(self, origin: str | None) -> Fact:
         place = self.text.place(origin or "")

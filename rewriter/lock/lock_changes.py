@@ -7,10 +7,11 @@ put side by side by their text first.
 import dataclasses
 import difflib
 import itertools
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from .lock_file import Fact, Place
+from .lock_file import SET_AT, Fact, Place
 
 VERSIONS = ("dynfix", "python", "torch", "device")
 NOTES = ("guard", "guards", "time", "memory")  # what a check reports, and lets pass
@@ -30,6 +31,7 @@ _WORDS = {
 }
 _ORDER = {kind: number for number, kind in enumerate(_WORDS, 1)}
 _NAMED = {"input": ": ", "guard": " == ", "time": ": ", "memory": ": "}  # what stands behind a name
+_SET_AT = re.compile(re.escape(SET_AT).replace(r"\{\}", r"(.*?:\d+)") + "$")
 SHOWN = 6  # facts of one kind that a line shows
 
 
@@ -53,13 +55,14 @@ class Item:
 def items(facts: Iterable[Fact]) -> Counter[Item]:
     """Every fact, and how often it holds. Of a function's versions, those that are compiled for
     more calls than before are no more operators: the highest count stands."""
-    found: Counter[Item] = Counter()
+    facts, found = [*facts], Counter[Item]()
+    known = {place.where: place for places in _places(facts).values() for place in places}
     for fact in facts:
         if fact.kind == "entry":
             found[Item("entry", fact.text, None, "")] = 1
-            found |= _version(fact, fact.text)
+            found |= _version(fact, fact.text, known)
             for version in fact.of("version"):
-                found |= _version(version, fact.text)
+                found |= _version(version, fact.text, known)
                 found[Item("version", fact.text, None, "")] += version.count
         elif fact.kind == "kernel":
             places = [part.place for part in fact.parts]
@@ -69,13 +72,15 @@ def items(facts: Iterable[Fact]) -> Counter[Item]:
     return found
 
 
-def _version(fact: Fact, entry: str) -> Counter[Item]:
+def _version(fact: Fact, entry: str, known: dict[str, Place]) -> Counter[Item]:
     found: Counter[Item] = Counter()
     for part in fact.parts:
         if part.kind == "line":
             for each in part.parts:
-                set_at = next((line.place for line in each.parts), None)
-                found[Item(each.kind, entry, part.place, each.text, set_at)] += each.count
+                said = _SET_AT.search(each.text)
+                text = each.text if said is None else each.text[: said.start()]
+                set_at = None if said is None else known.get(said[1])
+                found[Item(each.kind, entry, part.place, text, set_at)] += each.count
         elif part.kind != "version":
             found[Item(part.kind, entry, None, part.text)] += part.count
     return found
@@ -127,7 +132,7 @@ class Change:
     def __str__(self) -> str:
         what = _WORDS.get(self.kind, self.kind)
         of = f" of {', '.join(self.entries)}" if any(self.entries) else ""
-        where = f" (set at {self.set_at})" if self.set_at is not None else ""
+        where = SET_AT.format(self.set_at) if self.set_at is not None else ""
         if self.kind == "kernel":
             return f"kernels: {_kernels(_number(self.gone), _number(self.came))}"
         if self.kind == "guards":

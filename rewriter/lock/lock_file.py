@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 
 FORMAT = "lock 1"
 INDENT = "  "
+SET_AT = " (set at {})"  # behind what is read: the line that sets it
 _LINE = re.compile(r"(?P<file>.*?):(?P<line>\d+)(?:: (?P<source>.*))?$")
 _COUNT = re.compile(r" x(\d+)$")
 
