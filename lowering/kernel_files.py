@@ -26,6 +26,7 @@ FUNCTION = "kernel"
 SEED = 7
 ROUNDINGS = {torch.float16: 8, torch.bfloat16: 8}  # of a dtype by which two results may differ
 MORE_ROUNDINGS = 1024
+TF32_ROUNDINGS = 1 << 14  # of float32, where products are rounded to TF32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,9 +78,11 @@ def triton_kernel(path: str | Path, group: TritonGroup, device: torch.device | s
     return load_groups([group], torch.device(device))[0]
 
 
-def differs(made: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> str:
-    """How results differ by more than another order of the same operations explains; "" where they
-    do not."""
+def differs(
+    made: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor], most: int = MORE_ROUNDINGS
+) -> str:
+    """How results differ by more than another order of the same operations explains (`most`
+    roundings of a value, fewer of 16-bit floats); "" where they do not."""
     for number, (got, right) in enumerate(zip(made, wanted, strict=True)):
         if not right.dtype.is_floating_point:
             wrong = int((got != right).sum())
@@ -89,7 +92,7 @@ def differs(made: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> str
         if not torch.equal(got.isnan(), right.isnan()):
             return f"result {number}: NaN in other elements"
         scale = right.double().nan_to_num(0.0, 0.0, 0.0).abs().max() if right.numel() else 0.0
-        roundings = ROUNDINGS.get(right.dtype, MORE_ROUNDINGS)
+        roundings = ROUNDINGS.get(right.dtype, most)
         limit = roundings * torch.finfo(right.dtype).eps * float(scale)
         error = torch.where(got == right, 0.0, (got.double() - right.double()).abs())
         worst = float(error.nan_to_num(0.0, math.inf).max()) if right.numel() else 0.0
@@ -113,7 +116,8 @@ def compare_with_eager(path: str | Path) -> str:
     module.eager(*right, *numbers)
     module.build()(*made, *numbers)
     places = [place for place, argument in enumerate(module.ARGUMENTS) if argument.written]
-    return differs([made[place].cpu() for place in places], [right[place] for place in places])
+    results, wanted = [made[place].cpu() for place in places], [right[place] for place in places]
+    return differs(results, wanted, module.ROUNDINGS)
 
 
 class CheckedKernel:
@@ -127,10 +131,11 @@ class CheckedKernel:
         edited: Launch,
         text: str,
         memory: Callable[[tuple[Any, ...]], list[torch.Tensor]],
+        roundings: int,
         tell: Callable[[str], None],
     ) -> None:
         self._original, self._edited, self.text = original, edited, text
-        self._memory, self._tell = memory, tell
+        self._memory, self._roundings, self._tell = memory, roundings, tell
         self._run: Launch | None = None
 
     def __call__(self, *args: Any) -> None:
@@ -155,7 +160,7 @@ class CheckedKernel:
             self._edited(*args)
         except Exception as error:
             return f"it raises {type(error).__name__}: {error}"
-        return differs(written, wanted)
+        return differs(written, wanted, self._roundings)
 
 
 def _copy(from_: list[torch.Tensor], to: list[torch.Tensor]) -> None:

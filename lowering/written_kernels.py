@@ -101,7 +101,7 @@ class KernelFolder:
             return kernel.launch
         tell = functools.partial(self._leave, kernel)
         text = source.read_text(encoding="utf-8")
-        return CheckedKernel(kernel.launch, edited, text, kernel.memory, tell)
+        return CheckedKernel(kernel.launch, edited, text, kernel.memory, kernel.roundings, tell)
 
     @staticmethod
     def _is_edited(module: Path, source: Path) -> bool:
@@ -236,6 +236,12 @@ class WrittenKernel:
             return kernel_files.triton_kernel(source, self._group, self._device)
         return kernel_files.cpp_kernel(source, self._threaded)
 
+    @property
+    def roundings(self) -> int:
+        """By which two results may differ."""
+        multiplies = any(nest.multiplies for nest in self.loops.nests)
+        return kernel_files.TF32_ROUNDINGS if multiplies else kernel_files.MORE_ROUNDINGS
+
     def memory(self, args: tuple[Any, ...]) -> list[torch.Tensor]:
         """What a call's arguments have in the buffers that are written."""
         names = (var.name for var in self._variables)
@@ -266,6 +272,7 @@ class WrittenKernel:
             helpers=", ".join(HELPERS),
             written=digest(self.source),
             arguments="\n".join(names),
+            roundings=self.roundings,
             sizes=sizes,
             device=self._device.type,
             group=group,
@@ -317,6 +324,7 @@ DEVICE = "{device}"
 ARGUMENTS = [
 {arguments}
 ]
+ROUNDINGS = {roundings}  # by which a result may differ from eager's
 SIZES = {sizes!r}  # those that only a call knows, as they were
 {group}
 

@@ -44,6 +44,7 @@ def position(value: torch.Tensor, bound: int) -> torch.Tensor:
 def fold(kind: str, value: torch.Tensor, points: tuple[int, ...], inner: int) -> torch.Tensor:
     """`value` at all points, folded over the last `inner` axes, which stay with size 1."""
     outer = points[: len(points) - inner]
+    kind = "sum" if kind in ir.PRODUCTS else kind
     rows = value.expand(points)[..., None].flatten(len(outer))
     own_type = {"dtype": value.dtype} if kind in ("sum", "prod") else {}
     result: torch.Tensor = getattr(rows, NAMES.get(kind, kind))(-1, **own_type)
