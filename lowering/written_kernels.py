@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..runtime.build import probe_flags
+from ..runtime.build import built_or, probe_flags
 from ..runtime.diagnostics import warn_once
 from ..runtime.errors import LoweringError
 from ..runtime.gpu.launch_triton import made_of
@@ -82,9 +82,13 @@ class KernelFolder:
         """The launches of a unit, edited kernels in their places; others are written."""
         found = {}
         for loops, (launch, buffers) in launches.items():
-            kernel = WrittenKernel(unit, loops, launch, buffers, may_meet)
-            found[loops] = (self._served(kernel) if kernel.source else launch), buffers
+            make = functools.partial(self._made, unit, loops, launch, buffers, may_meet)
+            found[loops] = built_or(launch, "a kernel is not written", make), buffers
         return found
+
+    def _made(self, *given: Any) -> Callable[..., None]:
+        kernel = WrittenKernel(*given)
+        return self._served(kernel) if kernel.source else kernel.launch
 
     def _served(self, kernel: "WrittenKernel") -> Callable[..., None]:
         self._met.add(kernel.name)

@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import glob
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -313,7 +314,8 @@ def _file(path: str) -> str:
 
 
 def _there(path: str) -> str:
-    if not os.path.isfile(path):
+    stem, ending = (glob.escape(part) for part in os.path.splitext(path))
+    if not os.path.isfile(path) and not glob.glob(f"{stem}.rank*{ending}"):
         raise argparse.ArgumentTypeError(f"there is no file {path}: `--lock {path}` writes it")
     return os.path.abspath(path)
 

@@ -39,7 +39,7 @@ class Session:
         self.advise = ""  # the format of `--advise`
         self.write_kernels: str | None = None  # a folder
         self.lock = self.lock_check = ""  # the files of `--lock` and `--lock-check`
-        self._root = os.getcwd()
+        self._root, self._is_noted = os.getcwd(), False
         self.script: Sequence[str] = ()
         self._collector: Any = None
         self.left: dict[str, Any] = {}  # modules whose calls outside of their step stayed in eager
@@ -149,11 +149,13 @@ class Session:
         if self.lock or self.lock_check:
             lock: Any = public("lock")
             lock.begin(self._root)
+            self._is_noted = True
 
     def end_lock(self) -> int:
         """Write what was compiled, or compare it; the exit status."""
-        if "torch" not in sys.modules:
-            summary.say_line("--lock: nothing was compiled: the script does not load torch")
+        if not self._is_noted:
+            why = "compiling is off" if "torch" in sys.modules else "the script does not load torch"
+            summary.say_line(f"--lock: nothing was compiled: {why}")
             return 2
         end_lock: Any = public("end_lock")
         return int(end_lock(self.lock, self.lock_check, summary.say_line))

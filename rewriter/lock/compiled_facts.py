@@ -1,6 +1,7 @@
 """What was compiled, as the facts of a lock: from compiled functions with their recordings, and
 from kernels while they are made."""
 
+import functools
 import hashlib
 import math
 import operator
@@ -16,6 +17,7 @@ from ...lowering.loops.kernel_graph import ExternCall, Ref, leaves
 from ...lowering.loops.polynomials import hint
 from ...lowering.pipeline import KernelFacts
 from ...lowering.stored_graphs import BACKWARD
+from ...runtime.build import built_or
 from ...runtime.guards.guard import Arg, Equals, Guard, Kwarg, Path, Tensor, TypeIs
 from ...runtime.options import Options
 from ...runtime.programs.recipes import ConstRecipe
@@ -60,7 +62,10 @@ class CompiledFacts:
     def kernels(self, unit: Any, launches: Any) -> Any:
         """A watcher of `pipeline`."""
         for group, (launch, buffers) in launches.items():
-            facts = KernelFacts.of(unit, group, launch, buffers)
+            of = functools.partial(KernelFacts.of, unit, group, launch, buffers)
+            facts = built_or(None, "a kernel cannot be described", of)
+            if facts is None:
+                continue
             moved = f"reads {facts.read} bytes, writes {facts.written}"
             key = digest(facts.general), f"{facts.target}, {moved}", tuple(facts.origins)
             self._kernels[key] = self._kernels.get(key, 0) + 1

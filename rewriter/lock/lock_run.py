@@ -22,6 +22,7 @@ import torch
 
 from ... import __version__
 from ...lowering import stored_graphs
+from ...runtime import diagnostics
 from ..dynrun.summary import ranked
 from ..frontend import compiled_function, segment_programs
 from . import lock_file
@@ -180,6 +181,10 @@ def end_lock(write: str, check: str, say: Any) -> int:
             say(f"--lock: {os.path.basename(write)}")
     except (LockError, OSError) as error:
         say(f"--lock: {error}")
+        return BROKEN
+    except Exception as error:  # ours: the script has ended well
+        diagnostics.log.debug("a lock fails", exc_info=error)
+        say(f"--lock: not written: {type(error).__name__}: {error}")
         return BROKEN
     if changes is None:
         return 0
