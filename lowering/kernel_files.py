@@ -114,7 +114,7 @@ def compare_with_eager(path: str | Path) -> str:
     made = [memory.to(module.DEVICE, copy=True) for memory in right]
     numbers = module.SIZES.values()
     module.eager(*right, *numbers)
-    module.build()(*made, *numbers)
+    module.build()(*(made[place] for place in module.ORDER), *numbers)
     places = [place for place, argument in enumerate(module.ARGUMENTS) if argument.written]
     results, wanted = [made[place].cpu() for place in places], [right[place] for place in places]
     return differs(results, wanted, module.ROUNDINGS)

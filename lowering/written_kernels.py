@@ -161,6 +161,7 @@ class WrittenKernel:
         may_meet: Container[Buffer],
     ) -> None:
         self.loops, self.launch, self.buffers, self._unit = loops, launch, buffers, unit
+        self._different = tuple(dict.fromkeys(buffers))  # a batch may take one several times
         self._variables = group_variables(loops)
         self._written = written(loops)
         self._names = self._new_names()
@@ -178,7 +179,7 @@ class WrittenKernel:
         """For buffers and sizes, names that do not depend on what else the graph has."""
         found: dict[str, str] = {}
         reads = {b for nest in self.loops.nests for b in nest.reads}
-        for buffer in self.buffers:
+        for buffer in self._different:
             role = "input" if buffer not in self._written else "output"
             role = "updated" if role == "output" and buffer in reads else role
             found[buffer.name] = f"{role}{sum(n.startswith(role) for n in found.values())}"
@@ -217,7 +218,7 @@ class WrittenKernel:
 
     def arguments(self) -> list[Argument]:
         below = min((a.bound for a in self._positions() if isinstance(a.bound, int)), default=0)
-        return [self._argument(buffer, below) for buffer in self.buffers]
+        return [self._argument(buffer, below) for buffer in self._different]
 
     def _positions(self) -> Iterator[Indirect]:
         for nest in self.loops.nests:
@@ -277,6 +278,7 @@ class WrittenKernel:
             written=digest(self.source),
             arguments="\n".join(names),
             roundings=self.roundings,
+            order=[self._different.index(buffer) for buffer in self.buffers],
             sizes=sizes,
             device=self._device.type,
             group=group,
@@ -285,12 +287,8 @@ class WrittenKernel:
         )
 
     def _eager(self) -> str:
-        names = ", ".join(
-            (
-                *(self._names[b.name] for b in self.buffers),
-                *(self._names[v.name] for v in self._variables),
-            )
-        )
+        given = (*(b.name for b in self._different), *(v.name for v in self._variables))
+        names = ", ".join(self._names[name] for name in given)
         try:
             printer = Printer(self.loops)
         except LoweringError as error:
@@ -328,12 +326,13 @@ DEVICE = "{device}"
 ARGUMENTS = [
 {arguments}
 ]
+ORDER = {order}  # in which the kernel takes them
 ROUNDINGS = {roundings}  # by which a result may differ from eager's
 SIZES = {sizes!r}  # those that only a call knows, as they were
 {group}
 
 def build():
-    """The kernel: called with memory for each argument, then with the sizes."""
+    """The kernel: called with memory for the arguments in `ORDER`, then with the sizes."""
     return {call}
 
 

@@ -62,6 +62,10 @@ PROGRAMS = {
     "positions": (lambda x, i: x[i] + 1, (X, torch.tensor([3, 0, 1]))),
     "bools": (lambda x: (x > 0) & (x < 1), (X,)),
     "running": (lambda x: (x * 2).cumsum(1), (X,)),
+    "one input twice in a batch": (
+        lambda s, *parts: [part.mul_(s).add_(1) for part in parts],
+        (torch.tensor(2.0), torch.ones(5), torch.ones(9), torch.ones(4)),
+    ),
     "added": (lambda x: x.add_(1).mul_(2), (X.clone(),)),
 }
 
