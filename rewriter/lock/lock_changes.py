@@ -15,6 +15,7 @@ from .lock_file import SET_AT, Fact, Place
 
 VERSIONS = ("dynfix", "python", "torch", "device")
 NOTES = ("guard", "guards", "time", "memory")  # what a check reports, and lets pass
+_CAUSES = ("break", "recompile")
 _WORDS = {
     "options": "options",
     "entry": "compiled function",
@@ -205,13 +206,14 @@ class Changes:
         return ", ".join(f"{what} ({n})" if n > 1 else what for what, n in named)
 
     def _rank(self, place: Place | None) -> tuple[int, str, int]:
-        """Lines that the user changed are the causes of others: they come first. Kernels follow
-        from operators."""
+        """What causes other changes comes first: breaks and recompiles, then lines that the user
+        changed. Kernels follow from operators."""
         if place is None:
             return 0, "", 0
-        follows = all(change.kind == "kernel" for change in self.at[place])
-        cause = place in self.lines_before or place in self.gone
-        return 1 if cause else 3 if follows else 2, place.file, place.line
+        kinds = {change.kind for change in self.at[place]}
+        changed = place in self.lines_before or place in self.gone
+        rank = 4 if kinds == {"kernel"} else 2 if changed else 3
+        return rank if kinds.isdisjoint(_CAUSES) else 1, place.file, place.line
 
     def _of(self, place: Place | None, changes: list[Change]) -> Iterator[str]:
         if place is None:

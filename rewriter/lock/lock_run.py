@@ -32,6 +32,7 @@ from .lock_file import Fact, LockError
 
 _ASKED = WRITE, CHECK = "DYNFIX_LOCK", "DYNFIX_LOCK_CHECK"
 FAILED, BROKEN = 1, 2  # exit statuses: something changed; there is no lock to compare with
+SHOWN = 40  # lines of what changed
 HEAD = (
     "What dynfix compiled in a run. Commit this file, and compare later runs with it:",
     f"`dynrun --lock-check FILE script.py`, or {CHECK}=FILE with dynfix.compile.",
@@ -188,8 +189,12 @@ def end_lock(write: str, check: str, say: Any) -> int:
         return BROKEN
     if changes is None:
         return 0
-    for line in changes.lines(os.path.basename(check), "this run"):
+    lines = [*changes.lines(os.path.basename(check), "this run")]
+    for line in lines[:SHOWN]:
         say(line)
+    if len(lines) > SHOWN:
+        more = "`dynrun --lock NEW`, then `dynfix lock diff OLD NEW` shows all"
+        say(f"and {len(lines) - SHOWN} more lines: {more}")
     return FAILED if changes.failing else 0
 
 

@@ -207,6 +207,12 @@ def test_facts_that_fail_a_check(old, new, words):
     assert found.failing and words in str(found)
 
 
+def test_a_break_stands_before_what_follows_from_it():
+    broken = FACTS.replace("    op sum(add)\n", "    break DYN101 why\n").replace("add(", "sub(")
+    said = str(changes(FACTS, broken))
+    assert said.index("a.py:9") < said.index("a.py:3")
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [("self.k == 2", "self.k == 3"), ("1 ms to", "2 ms to"), ("guards 9", "guards 10")],
