@@ -33,6 +33,7 @@ _WORDS = {
 _ORDER = {kind: number for number, kind in enumerate(_WORDS, 1)}
 _NAMED = {"input": ": ", "guard": " == ", "time": ": ", "memory": ": "}  # what stands behind a name
 _SET_AT = re.compile(re.escape(SET_AT).replace(r"\{\}", r"(.*?:\d+)") + "$")
+ALIKE = 0.5  # of two texts, for one to be the other edited
 SHOWN = 6  # facts of one kind that a line shows
 
 
@@ -101,7 +102,7 @@ def _places(facts: Iterable[Fact]) -> dict[str, list[Place]]:
 
 def _moved(before: list[Place], after: list[Place]) -> dict[Place, Place]:
     """Which line of a file each became: those of the same text, in their order first, and those
-    between the same neighbours."""
+    between the same neighbours, if their texts are alike."""
     texts = [place.source for place in before], [place.source for place in after]
     blocks = difflib.SequenceMatcher(None, *texts, autojunk=False).get_opcodes()
     found: dict[Place, Place] = {}
@@ -112,11 +113,18 @@ def _moved(before: list[Place], after: list[Place]) -> dict[Place, Place]:
     for place in before:
         if place not in found and place.source in left:
             found[place] = left.pop(place.source)
-    taken = {*found.values()}
     for _, i, j, k, m in blocks:
-        gone = (place for place in before[i:j] if place not in found)
-        found |= dict(zip([*gone], (p for p in after[k:m] if p not in taken), strict=False))
+        for place in before[i:j]:
+            taken = {*found.values()}
+            others = [] if place in found else [each for each in after[k:m] if each not in taken]
+            if (now := next((each for each in others if _is_like(place, each)), None)) is not None:
+                found[place] = now
     return found
+
+
+def _is_like(before: Place, after: Place) -> bool:
+    """Whether a line may have become the other by an edit."""
+    return difflib.SequenceMatcher(None, before.source, after.source).ratio() > ALIKE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,7 +227,7 @@ class Changes:
         if place is None:
             yield from (str(change) for change in changes)
             return
-        yield f"{place}{' (this line is gone)' if place in self.gone else ''}"
+        yield f"{place}{' (no longer compiled)' if place in self.gone else ''}"
         if (was := self.lines_before.get(place)) is not None:
             yield f"  the line was: {was.source}"
         yield from (f"  {change}" for change in changes)
