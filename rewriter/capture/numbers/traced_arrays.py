@@ -235,12 +235,12 @@ def _given(recorder: Any, value: Any) -> Any:
     if type(value) is TracedArray:
         if not is_traced(value):
             raise _Differs
-        return torch._numpy.ndarray(value.tensor)
+        return _form_of(value.tensor)
     if isinstance(value, np.generic):
         value = np.asarray(value)
     if constant_values.is_array(value):
         recorder.known.arguments((value,))
-        return torch._numpy.ndarray(constant_values.as_tensor(recorder, torch.from_numpy, value))
+        return _form_of(constant_values.as_tensor(recorder, torch.from_numpy, value))
     if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
         return getattr(torch._numpy, np.dtype(value).name)
     if type(value) in scalars.TRACED:
@@ -248,6 +248,12 @@ def _given(recorder: Any, value: Any) -> Any:
     if value is None or value is Ellipsis or isinstance(value, bool | int | float | str | type):
         return value
     raise _Differs
+
+
+def _form_of(tensor: torch.Tensor) -> Any:
+    """torch's form of an array, on the tensor."""
+    form: Any = torch._numpy.ndarray
+    return form(tensor)
 
 
 def _beside(recorder: Any, real: Any, made: Any) -> Any:
@@ -329,7 +335,7 @@ def _store(self: Any, key: Any, value: Any) -> None:
         whole[plain(key)] = plain(value)
 
     def write() -> None:
-        torch._numpy.ndarray(self.tensor)[_given(recorder, key)] = _given(recorder, value)
+        _form_of(self.tensor)[_given(recorder, key)] = _given(recorder, value)
 
     _write(recorder, self, real, write)
 
