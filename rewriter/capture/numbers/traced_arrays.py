@@ -218,7 +218,7 @@ def _computed(recorder: Any, ours: Any, function: Any, args: Any, kwargs: Any) -
             raise _Differs
         given = [_given(recorder, arg) for arg in args]
         named = {key: _given(recorder, value) for key, value in kwargs.items()}
-        return _beside(recorder, real, ours(*given, **named))
+        return _with_tensor(recorder, real, ours(*given, **named))
     except _FAULTS:
         name = getattr(function, "__name__", "function")
         recorder.stop(catalogue.OPAQUE_CALL, f"numpy.{name}, which torch does not compute alike")
@@ -256,9 +256,9 @@ def _form_of(tensor: torch.Tensor) -> Any:
     return form(tensor)
 
 
-def _beside(recorder: Any, real: Any, made: Any) -> Any:
+def _with_tensor(recorder: Any, real: Any, made: Any) -> Any:
     if isinstance(real, tuple | list):
-        parts = [_beside(recorder, a, b) for a, b in zip(real, made, strict=True)]
+        parts = [_with_tensor(recorder, a, b) for a, b in zip(real, made, strict=True)]
         return parts if type(real) is list else tuple(parts)
     if isinstance(real, int | bool) and type(made) is type(real) and made == real:
         return real
