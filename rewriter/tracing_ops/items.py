@@ -95,7 +95,8 @@ def _with_tensors(rec: Recorder, key: Any) -> Any:
 
 def as_index(rec: Recorder, value: Any) -> Any:
     """The number that an object of the user's stands for where one is needed."""
-    if isinstance(value, torch.Tensor) or type(value) in scalars.TRACED or is_constant(value):
+    known = type(value) in scalars.TRACED or traced_arrays.is_traced(value)
+    if isinstance(value, torch.Tensor) or known or is_constant(value):
         return value
     method = python_method(rec, value, "__index__")
     return value if method is None else rec.call(method, (value,), {})

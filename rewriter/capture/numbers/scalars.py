@@ -274,7 +274,7 @@ class _Strip:
     def __call__(self, obj: Any) -> Any:
         if type(obj) in TRACED:
             return plain(obj)
-        if hasattr(type(obj), "as_numpy_array"):
+        if "as_numpy_array" in vars(type(obj)):
             return obj.as_numpy_array()
         if type(obj) in _LEAVES or isinstance(obj, _OTHERS):
             return obj
