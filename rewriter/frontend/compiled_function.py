@@ -44,6 +44,9 @@ from .thread_modes import under_modes_of_caller
 from .warning_origins import named
 
 _live: "weakref.WeakSet[CompiledFunction]" = weakref.WeakSet()
+watchers: list[Callable[["CompiledFunction"], None]] = []
+"""Who is told of each compiled function; its parts are reached from it."""
+
 _recording_lock = threading.RLock()
 FAILURES_KEPT = 2
 MORE_VARIANTS = 4  # times as many of a part as of a function
@@ -93,6 +96,8 @@ class CompiledFunction:
         self._variants = Variants(self.name, options, most)
         self._dispatcher = Dispatcher(self._record, options.recompile_limit)
         _live.add(self)
+        for watch in watchers if family is None else ():
+            watch(self)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         active = current.recorder()
