@@ -20,9 +20,10 @@ NAMES |= {"shl": "bitwise_left_shift", "shr": "bitwise_right_shift", "max": "ama
 TEMPLATES = {
     "floordiv": "torch.div({}, {}, rounding_mode='floor')",
     "truncdiv": "torch.div({}, {}, rounding_mode='trunc')",
+    "tf32": "torch.where({0} == {0}, round_to_tf32({0}), {0})",
     "fma": "({}.double() * {} + {}).to({}.dtype)",
 }
-HELPERS = ("flat", "fold", "load", "position", "store")  # that printed text calls
+HELPERS = ("flat", "fold", "load", "position", "round_to_tf32", "store")  # that printed text calls
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
@@ -39,6 +40,10 @@ def position(value: torch.Tensor, bound: int) -> torch.Tensor:
     if ((value < 0) | (value >= bound)).any():
         raise IndexError("a position is out of range")  # eager serves the call, and raises its own
     return value.long()
+
+
+def round_to_tf32(value: torch.Tensor) -> torch.Tensor:
+    return ((value.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
 
 
 def fold(kind: str, value: torch.Tensor, points: tuple[int, ...], inner: int) -> torch.Tensor:
