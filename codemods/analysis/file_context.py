@@ -73,11 +73,11 @@ class FileContext(FileView):
         scope, entries = self.settings.scope, self.settings.entry
         return ProjectGraph(files, scope, entries, seen, self.settings.root).links(path)
 
-    def supposing(self, affected: set[Function]) -> FileContext:
+    def supposing(self, affected: set[Function], any_path: bool = False) -> FileContext:
         """The same file, with the inputs of `affected` functions taken to be tensors where their
-        use suggests it."""
+        use suggests it; `any_path`: and what is a tensor on some path as well."""
         other = copy.copy(self)
-        other.inference, other._known = self.inference.supposing(affected), self.inference
+        other.inference, other._known = self.inference.supposing(affected, any_path), self.inference
         other._answers = {}
         return other
 
