@@ -241,6 +241,8 @@ class Calls(Operators):
     def _numpy(self, node: ast.Call, name: str) -> Kind:
         """A scalar where that is sure: an elementwise function of numbers, a whole reduction of a
         Python list."""
+        if name.startswith("random.") and not any(k.arg == "size" for k in node.keywords):
+            return ANY  # of what is drawn, most are numbers
         kinds = [self.kind(a) for a in node.args]
         numbers = kinds and all(k.is_number and not k.host for k in kinds) and not node.keywords
         listed = len(kinds) == 1 and not kinds[0].host and not node.keywords

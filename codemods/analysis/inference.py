@@ -17,6 +17,7 @@ from ...rewriter.analysis.kinds import (
     FUNCTION,
     INT,
     LIST,
+    MODULE,
     NO_CONST,
     OF_INPUT,
     SIMPLE,
@@ -290,6 +291,8 @@ class Inference(Calls):
             return self._legacy(name[6:])
         if name in ("numpy.ndarray",):
             return SIMPLE["ndarray"]
+        if name.startswith("torch.nn."):
+            return Kind(MODULE, cls="torch.nn")  # or of a class below
         own = isinstance(node, ast.Name) and node.id in self.program.classes
         return self._object(node.id if own else name)
 

@@ -70,6 +70,37 @@ BODIES = {
         "y = self.held['x'].masked_fill(mask, 0)\nif y.sum() > 0:\n    x = x + 1\nreturn x",
         ["DYN201"],
     ),
+    "keyword_sizes": (
+        "return torch.randint(low=0, high=n.max(), size=(3, n.min()))",
+        ["DYN105"],
+    ),
+    "one_hot": ("return nn.functional.one_hot(n, n.max() + 1)", ["DYN105"]),
+    "unheard_of_pad": ("return self.held.pad(n.max())", []),
+    "shape_compared": ("assert list(x.shape) == [3, n.max()]\nreturn x", ["DYN105"]),
+    "shape_alone": ("assert x.shape == (3, 4)\nreturn x", []),
+    "mask_moved": ("m = (x > 0).unsqueeze(1).repeat(1, 2)\nreturn self.held['x'][m]", ["DYN501"]),
+    "index_of_rank_0": (
+        "i = torch.topk(x.view(3, 4).mean(dim=0), 2)[1]\nreturn x[:, i[0]]",
+        ["DYN105"],
+    ),
+    "index_of_rank_1": ("i = torch.topk(x.view(3, 4), 2)[1]\nreturn x[:, i[0]]", []),
+    "bound_on_one_path": (
+        "if mask is not None:\n    k = n.max()\nif boxes:\n    x = x.narrow(0, 0, k)\nreturn x",
+        ["DYN105"],
+    ),
+    "other_on_one_path": (
+        "k = n.max() if boxes else 3\nreturn x.narrow(0, 0, k)",
+        ["DYN105"],
+    ),
+    "kept_on_self": ("self.k = n.max()\nreturn x.narrow(0, 0, self.k)", ["DYN105"]),
+    "of_unknown": (
+        "y = self.held['x'](x)\nif y.sum() > 0:\n    x = x + 1\nreturn x",
+        ["DYN201"],
+    ),
+    "array_element": (
+        "a = 3 // n.detach().numpy()\nif a[0] > 2:\n    x = x + 1\nreturn x",
+        ["DYN104"],
+    ),
     "helper_none": ("return helper(x)", []),
     "helper_given": ("return helper(x, n)", ["DYN201"]),
     "helper_unknown": ("return helper2(boxes * 2)", ["DYN201"]),
@@ -82,6 +113,36 @@ def test_what_is_named(name):
     rows = "".join(f"        {row}\n" for row in body.splitlines())
     helpers = HELPERS if "helper" in body else ""
     assert sorted(set(support.codes(HEAD + rows + helpers))) == want
+
+
+DRAWS = {
+    "x = x * random.randint(0, 3)": [],
+    "k = random.randint(1, 3)\nx = x * k": [],
+    "k = random.randint(1, 3)\nx = x * k\nx = x.repeat(k)": [4],
+    "k = random.uniform(0, 1)\nif k > 0.5:\n    x = -x": [3],
+    "k = random.randint(1, 3)\nfor _ in range(k):\n    x = -x": [3],
+    "x = x * random.random()": [2],
+    "x = x + torch.from_numpy(np.random.rand(3))": [],
+    "x = x + torch.from_numpy(np.random.uniform(size=3))": [],
+    "x = x * np.random.rand()": [2],
+    "x = x + torch.from_numpy(np.random.beta(1, 1, size=3))": [2],
+}
+
+
+@pytest.mark.parametrize("body", DRAWS)
+def test_where_a_drawn_number_breaks_the_graph(body):
+    head = "import random\nimport numpy as np\nimport torch\n\n\n@torch.compile\n"
+    rows = "".join(f"    {row}\n" for row in body.splitlines())
+    text = f"{head}def step(x: torch.Tensor):\n{rows}    return x\n"
+    found = support.found(text, target_torch="2.13")
+    assert [f.line - 6 for f in found] == DRAWS[body]
+
+
+def test_what_is_a_tensor_on_one_path_alone_gets_no_fix():
+    text = f"{HEAD}        k = n.sum() if boxes else 3\n        if k > 2:\n            x = x + 1\n"
+    found = support.found(f"{text}        return x\n")
+    assert [f.code for f in found] == ["DYN201"]
+    assert found[0].fix is None and "some paths" in found[0].kept
 
 
 @pytest.mark.parametrize("method", ["item", "tolist"])

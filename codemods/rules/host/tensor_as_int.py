@@ -6,7 +6,16 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.analysis.kinds import LIST, MODULE, MODULES, SIZE, TENSORS, TUPLE
+from ....rewriter.analysis.kinds import (
+    LIST,
+    MODULE,
+    MODULES,
+    SIZE,
+    TENSOR,
+    TENSORS,
+    TUPLE,
+    UNKNOWN,
+)
 from ...analysis.captured_walk import read_ahead
 from ...analysis.implicit_ints import places
 from ..base import Rule
@@ -70,7 +79,10 @@ def _is_own(func: ast.expr, context: FileContext) -> bool:
     if context.kind(func).what in (MODULE, MODULES):
         return True
     of = context.kind(func.value) if isinstance(func, ast.Attribute) else None
-    return of is not None and (of.what in ("self", MODULE) or of.owner is not None)
+    named = context.resolve(func) or ""
+    if of is None or named.startswith("torch."):
+        return False
+    return of.what not in (TENSOR, UNKNOWN) or of.owner is not None
 
 
 def _picks(node: ast.Subscript, context: FileContext) -> list[ast.expr]:
