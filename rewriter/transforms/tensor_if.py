@@ -5,6 +5,7 @@ import ast
 from dataclasses import dataclass, replace
 
 from ..analysis.kinds import ANY, PYTHON_NUMBERS
+from ..analysis.name_scopes import rebindings
 from ..analysis.oracle import Oracle
 from ..analysis.proofs import moves
 from ..source.spans import Edit, Fix, Refusal, Safety
@@ -65,9 +66,23 @@ def value_pairs(node: ast.If, oracle: Oracle) -> Values | str:
 
 
 def when_traced(body: list[ast.stmt], oracle: Oracle) -> list[ast.stmt]:
-    """The statements of a block that compiled code runs: all but `if not torch.compiler
-    .is_compiling():`, under which prints and the like stand."""
-    return [s for s in body if not _is_eager_only(s, oracle)]
+    """The statements of a block that matter to compiled code: neither `if not torch.compiler
+    .is_compiling():`, under which prints and the like stand, nor what is computed for these."""
+    return [s for s in body if not (_is_eager_only(s, oracle) or _is_shown_only(s, oracle))]
+
+
+def _is_shown_only(statement, oracle):
+    """Whether a statement computes what stands under such an `if` alone."""
+    target = _target(statement, oracle)
+    if not target or not Chooser(oracle, statement).computes(statement.value):
+        return False
+    function = oracle.function(statement).node
+    nodes = list(ast.walk(function))
+    eager = {n for s in nodes if _is_eager_only(s, oracle) for n in ast.walk(s)}
+    loads = [n for n in nodes if isinstance(n, ast.Name) and n.id == target]
+    loads = [n for n in loads if isinstance(n.ctx, ast.Load)]
+    own = target not in rebindings(function).shared
+    return own and bool(loads) and eager.issuperset(loads)
 
 
 def _is_eager_only(statement, oracle):
