@@ -51,6 +51,7 @@ _TENSOR_TYPES = (
 )
 _ARRAY_TYPES = {"Float": "float", "Int": "int", "Bool": "bool", "Integer": "int", "UInt": "int"}
 _ARRAY_TYPES |= {"Shaped": "", "Num": "", "Inexact": "", "Real": "", "Complex": ""}
+_NO_TENSORS = frozenset(["int", "float", "bool", "str", "list", "tuple", "dict"])
 _SCALARS = {"int": INT, "float": "float", "bool": BOOL, "str": STR}
 
 
@@ -482,12 +483,8 @@ class Inference(Calls):
         elif isinstance(test, ast.Compare):
             self._refine_none(test, holds)
             self._refine_dtype(test, holds)
-        elif (
-            holds
-            and isinstance(test, ast.Call)
-            and isinstance(test.args[0] if test.args else None, ast.Name)
-        ):
-            self._refine_type(test)
+        elif isinstance(test, ast.Call) and test.args and isinstance(test.args[0], ast.Name):
+            self._refine_type(test, holds)
 
     def _refine_none(self, test: ast.Compare, holds: bool) -> None:
         if (
@@ -519,13 +516,17 @@ class Inference(Calls):
         if old.is_tensor and dtype in DTYPES:
             self.env[name] = replace(old, dtype=self._dtype_token(dtype))
 
-    def _refine_type(self, test: ast.Call) -> None:
-        name = self.names.resolve(test.func)
-        known = name in ("torch.is_tensor", "torch.jit.isinstance")
-        if name == "isinstance" and len(test.args) == 2:
-            known = self.names.resolve(test.args[1]) == "torch.Tensor"
-        if known and not self.env.get(test.args[0].id, ANY).is_tensor:
-            self.env[test.args[0].id] = self.tokens.tensor()
+    def _refine_type(self, test: ast.Call, holds: bool) -> None:
+        name, of = self.names.resolve(test.func), test.args[0].id
+        asks = name in ("torch.is_tensor", "torch.jit.isinstance")
+        types = test.args[1] if name == "isinstance" and len(test.args) == 2 else None
+        named = {self.names.resolve(t) for t in getattr(types, "elts", [types]) if t is not None}
+        asks = asks or named == {"torch.Tensor"}
+        is_tensor = self.env.get(of, ANY).is_tensor
+        if asks and holds and not is_tensor:
+            self.env[of] = self.tokens.tensor()
+        elif is_tensor and (asks if not holds else bool(named) and named <= _NO_TENSORS):
+            self.env[of] = ANY
 
     def do_For(self, node: ast.For) -> None:
         iterated = self.expr(node.iter)

@@ -97,6 +97,11 @@ BODIES = {
         "y = self.held['x'](x)\nif y.sum() > 0:\n    x = x + 1\nreturn x",
         ["DYN201"],
     ),
+    "number_where_no_tensor": (
+        "k = n.max() if boxes else 3\nif isinstance(k, torch.Tensor):\n    return x\nreturn x[:k]",
+        [],
+    ),
+    "behind_a_return": ("return x\nreturn x[:n.max()]", []),
     "array_element": (
         "a = 3 // n.detach().numpy()\nif a[0] > 2:\n    x = x + 1\nreturn x",
         ["DYN104"],
