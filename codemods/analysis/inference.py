@@ -229,12 +229,8 @@ class Inference(Calls):
 
     def _stated(self, kinds: list[Kind]) -> Kind | None:
         """What several calls give for a parameter: what all of them that tell anything agree on."""
-        tensors = [k for k in kinds if k.is_tensor]
-        told = self._joined(tensors) if len(tensors) == len(kinds) else _agreed(kinds)
-        if tensors and told is None:
-            self.partly.add(self.current)
-            return tensors[0] if self.any_path else None
-        return told
+        same = all(k.is_tensor for k in kinds)
+        return self._joined(kinds) if same else _agreed(kinds)
 
     def _arguments(self, function: Function, site: CallSite) -> Iterator[tuple[str, Kind]]:
         """(parameter, kind) of the arguments of a call."""
@@ -522,8 +518,9 @@ class Inference(Calls):
         types = test.args[1] if name == "isinstance" and len(test.args) == 2 else None
         named = {self.names.resolve(t) for t in getattr(types, "elts", [types]) if t is not None}
         asks = asks or named == {"torch.Tensor"}
-        is_tensor = self.env.get(of, ANY).is_tensor
-        if asks and holds and not is_tensor:
+        known = self.env.get(of, ANY)
+        is_tensor = known.is_tensor
+        if asks and holds and known.what == UNKNOWN:
             self.env[of] = self.tokens.tensor()
         elif is_tensor and (asks if not holds else bool(named) and named <= _NO_TENSORS):
             self.env[of] = ANY

@@ -101,6 +101,10 @@ BODIES = {
         "k = n.max() if boxes else 3\nif isinstance(k, torch.Tensor):\n    return x\nreturn x[:k]",
         [],
     ),
+    "size_asked_for_its_type": (
+        "k = x.shape[0]\nif isinstance(k, torch.Tensor):\n    k = k.max()\nreturn x.topk(k)",
+        [],
+    ),
     "behind_a_return": ("return x\nreturn x[:n.max()]", []),
     "array_element": (
         "a = 3 // n.detach().numpy()\nif a[0] > 2:\n    x = x + 1\nreturn x",
@@ -127,6 +131,8 @@ DRAWS = {
     "k = random.uniform(0, 1)\nif k > 0.5:\n    x = -x": [3],
     "k = random.randint(1, 3)\nfor _ in range(k):\n    x = -x": [3],
     "x = x * random.random()": [2],
+    "k = random.randint(1, 3)\nx = step(x + k, shift=k)": [],
+    "k = random.randint(1, 3)\nx = x * float(k)": [3],
     "x = x + torch.from_numpy(np.random.rand(3))": [],
     "x = x + torch.from_numpy(np.random.uniform(size=3))": [],
     "x = x * np.random.rand()": [2],

@@ -57,6 +57,9 @@ def settled(call: ast.Call, context: FileContext) -> bool:
     return off and context.resolve(last.operand.func) == "torch.compiler.is_compiling"
 
 
+_NUMBERS = frozenset(["range", "int", "float", "bool", "round", "divmod"])
+
+
 def read_as_number(
     drawn: ast.expr, context: FileContext, names: tuple[str, ...] = ()
 ) -> ast.expr | None:
@@ -88,8 +91,7 @@ def _needs_number(drawn: ast.expr, call: ast.Call, context: FileContext) -> bool
     name = context.resolve(call.func) or ""
     if any(drawn is part for part in places(context.resolve, call)):
         return True
-    method = isinstance(call.func, ast.Attribute) and context.kind(call.func.value).is_tensor
-    return not (method or name.startswith("torch.") or name in ("max", "min", "print"))
+    return name in _NUMBERS or name.startswith(("math.", "numpy.", "random."))
 
 
 def _loads(name: str, function: ast.FunctionDef) -> list[ast.Name]:
