@@ -2,6 +2,9 @@
 of what is compiled, values that a method of theirs shows to be tensors."""
 
 import pytest
+from dynfix.codemods.analysis.file_context import FileContext
+from dynfix.codemods.cli.settings import Settings
+from dynfix.rewriter.source.source_file import SourceFile
 
 from . import support
 
@@ -160,3 +163,60 @@ def test_what_is_a_tensor_on_one_path_alone_gets_no_fix():
 def test_what_may_be_an_array_gets_no_fix(method):
     found = support.found(f"{HEAD}        return x * self.held['x'].{method}()\n")
     assert found and not any(f.fix for f in found)
+
+
+RANKS = """
+x.unsqueeze(0)
+x.permute(2, 0, 1)
+x.permute((2, 0, 1))
+x.view(6, 4)
+x.view(-1)
+x.view(torch.int32)
+x.reshape((4, 3, 2))
+x.expand(5, 2, 3, 4)
+x.repeat(2, 2, 3, 4)
+x.transpose(0, 1)
+x.flatten()
+x.flatten(1)
+x.select(1, 0)
+x.narrow(0, 0, 1)
+x.gather(0, torch.zeros(1, 1, 1, dtype=torch.int64))
+x.index_select(0, torch.zeros(1, dtype=torch.int64))
+x.sum()
+x.sum(1)
+x.sum(1, True)
+x.mean(dim=-1)
+x.mean(dim=-1, keepdim=True)
+x.mean((0, 1))
+x.argmax(1)
+x.any(dim=0)
+x.max(1)[0]
+x.max(dim=1, keepdim=True)[1]
+x.topk(2)[1]
+x.sort(dim=0)[0]
+x.kthvalue(1)[0]
+x.kthvalue(1, 0)[1]
+x.median(0)[0]
+x.std(0)
+x.norm(2, 0)
+x.norm()
+torch.fft.rfft(x)
+torch.fft.fft2(x)
+torch.sum(x, 1)
+torch.topk(x, 2, 1)[0]
+"""
+
+
+@pytest.mark.parametrize("text", RANKS.split("\n")[1:-1])
+def test_ranks_are_those_of_torch(text):
+    torch = pytest.importorskip("torch")
+    lines = f"import torch\n\n\n@torch.compile\ndef f():\n    x = torch.zeros(2, 3, 4)\n    return {text}\n"
+    context = FileContext(SourceFile(lines, "f.py"), Settings())
+    (function,) = context.program.functions
+    context.inference.function(function)
+    kind = context.kind(function.node.body[-1].value)
+    result = eval(text, {"torch": torch, "x": torch.zeros(2, 3, 4)})
+    assert kind.is_tensor and kind.rank in (None, result.dim())
+    category = context.inference.tokens.category(kind.dtype)
+    assert category != "float" or result.is_floating_point()
+    assert category != "int" or not result.is_floating_point()
