@@ -6,6 +6,7 @@ import ast
 from dataclasses import replace
 from typing import Any
 
+from ...lowering.opinfo import having
 from ...rewriter.analysis import torch_facts as tables
 from ...rewriter.analysis.kinds import (
     ANY,
@@ -238,11 +239,7 @@ class Operators(Expressions):
 
 
 # Which axis is which, or where things lie along it, and not how many there are.
-_SAME_RANK = frozenset(
-    """
-    transpose swapaxes swapdims movedim moveaxis gather index_select narrow conj type to
-    """.split()
-)
+_SAME_RANK = having("keeps_rank")
 _STEPS = {"unsqueeze": 1, "select": -1}
 _BY_SIZES = frozenset(["permute", "view", "reshape", "expand", "repeat"])
 _SEARCHED = frozenset(["max", "min", "median", "mode", "kthvalue"])  # along an axis, which goes
