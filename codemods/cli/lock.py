@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 
 from ...rewriter.lock import lock_file
-from ...rewriter.lock.lock_changes import Changes, compared
+from ...rewriter.lock.lock_changes import NOTES, Changes, compared
 from ..analysis.findings import CommandError
 from .command_line import CLEAN, FINDINGS
 from .terminal import seen
@@ -41,5 +41,5 @@ _HELP = {
 
 
 def _show(changes: Changes, old: str, new: str, notes: bool) -> None:
-    for line in changes.lines(old, new, notes):
+    for line in changes.lines(old, new, () if notes else NOTES):
         print(seen(line))

@@ -9,12 +9,13 @@ import difflib
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from .lock_file import SET_AT, Fact, Place
 
 VERSIONS = ("dynfix", "python", "torch", "device")
-NOTES = ("guard", "guards", "time", "memory")  # what a check reports, and lets pass
+MEASURED = ("time", "memory")  # which a busy machine changes
+NOTES = ("guard", "guards", *MEASURED)  # what a check lets pass
 _CAUSES = ("break", "recompile")
 _WORDS = {
     "options": "options",
@@ -194,14 +195,15 @@ class Changes:
         """Whether something changed that is more than a guard or a measured range."""
         return any(c.kind not in NOTES for changes in self.at.values() for c in changes)
 
-    def lines(self, before: str, after: str, notes: bool = True) -> Iterator[str]:
-        """What changed, in words. `before`, `after`: what both sides are called."""
+    def lines(self, before: str, after: str, without: Container[str] = ()) -> Iterator[str]:
+        """What changed, in words, but for facts of some kinds. `before`, `after`: what both sides
+        are called."""
         if not self.failing:
             yield f"{after} is as {before} says: {self.total}"
         else:
             yield f"{after} differs from {before}: {self._counted()}"
         for place in sorted(self.at, key=self._rank):
-            changes = [c for c in self.at[place] if notes or c.kind not in NOTES]
+            changes = [c for c in self.at[place] if c.kind not in without]
             if changes:
                 yield from self._of(place, changes)
 

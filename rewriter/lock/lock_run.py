@@ -27,7 +27,7 @@ from ..dynrun.summary import ranked
 from ..frontend import compiled_function, segment_programs
 from . import lock_file
 from .compiled_facts import CompiledFacts, Watched
-from .lock_changes import Changes, compared
+from .lock_changes import MEASURED, Changes, compared
 from .lock_file import Fact, LockError
 
 _ASKED = WRITE, CHECK = "DYNFIX_LOCK", "DYNFIX_LOCK_CHECK"
@@ -189,7 +189,7 @@ def end_lock(write: str, check: str, say: Any) -> int:
         return BROKEN
     if changes is None:
         return 0
-    lines = [*changes.lines(os.path.basename(check), "this run")]
+    lines = [*changes.lines(os.path.basename(check), "this run", MEASURED)]
     for line in lines[:SHOWN]:
         say(line)
     if len(lines) > SHOWN:
