@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     )
     from .rewriter.frontend.config import config
     from .rewriter.frontend.stances import set_stance
+    from .rewriter.lock.lock_run import lock
     from .runtime.backends import list_backends, register_backend
     from .runtime.cache.cache_artifacts import load_cache_artifacts, save_cache_artifacts
     from .runtime.diagnostics import DynfixWarning
@@ -77,6 +78,7 @@ _PUBLIC = {
         "rewriter.frontend.config": "config",
         "rewriter.dynrun.install": "install",
         "rewriter.frontend.stances": "set_stance",
+        "rewriter.lock.lock_run": "lock",
         "rewriter.frontend.compiler_namespace": (
             "assume_constant_result cudagraph_mark_step_begin cudagraph_mark_warmup_incomplete"
             " get_default_backend is_dynamo_compiling is_exporting mark_dynamic mark_static"
@@ -129,6 +131,7 @@ __all__ = [
     "load",
     "load_cache_artifacts",
     "load_compiled_function",
+    "lock",
     "mark_dynamic",
     "mark_static",
     "mark_unbacked",
@@ -156,6 +159,8 @@ _INTERNAL = {
     "step_costs": "rewriter.dynrun.step_costs",
     "write_report": "rewriter.dynrun.report_page",
     "ProfiledRun": "rewriter.dynrun.trace_file",
+    "begin_lock": "rewriter.lock.lock_run",
+    "end_lock": "rewriter.lock.lock_run",
     "emit_source": "rewriter.dynrun.emit_source",
     "with_drivers": "rewriter.graph_breaks.step_driver",
     "OptimizedModule": "rewriter.dynrun.optimized_module",

@@ -11,11 +11,13 @@ from ..runtime.background_budget import checkpoint
 from ..runtime.diagnostics import log
 from ..runtime.errors import LoweringError
 from ..runtime.gpu.cuda_graphs import GraphedProgram, HostPrologue
+from ..runtime.gpu.launch_triton import SequentialLaunch, made_of
 from ..runtime.options import TARGET_NAMES, Options
 from ..runtime.programs.program import Program
 from .gc_pause import gc_paused
 from .graph.control_flow import compile_bodies, is_choice
 from .host_device_split import is_of_host, split_host_device
+from .kernel_files import CheckedKernel
 from .loops import legality, storage
 from .loops.dump import dump
 from .loops.ir import Batch, Buffer, Group, Nest
@@ -27,10 +29,11 @@ from .passes import ATEN, LOOPS, passes_of
 from .program_steps import Execution, Launch, Target, TargetKind, emit
 from .recurrent_operators import NEVER_REPLAYED
 from .stored_graphs import BACKWARD, watchers
-from .targets.cpp.cpp_build import CPP
+from .targets.cpp.cpp_build import CPP, general_text
 from .targets.cpp.cpp_target import printed
 from .targets.extern import LIBRARY, placeable
 from .targets.triton.triton_build import TRITON
+from .written_kernels import folder_of
 
 # What is in `watchers` sees the kernels of each unit, and may wrap what launches them.
 Watcher = Callable[[Unit, dict[Group | Batch, Launch]], dict[Group | Batch, Launch]]
@@ -89,6 +92,9 @@ def finish(unit: Unit, target: Target, options: Options) -> Program | GraphedPro
     planned = _planned(unit, target, options)
     groups = [item for item in unit.items if isinstance(item, Group | Batch)]
     launches = target.build(unit, groups, planned.may_alias())
+    if options.write_kernels:
+        folder = folder_of(options.write_kernels)
+        launches = folder.served(unit, launches, planned.may_alias())
     for watch in watchers:
         launches = watch(unit, launches)
     program = emit(unit, planned, launches)
@@ -226,10 +232,13 @@ Facts = TypeVar("Facts", bound="KernelFacts")
 
 @dataclasses.dataclass
 class KernelFacts:
-    """What is said of one kernel: its source, the user's lines, the bytes that a call moves."""
+    """What is said of one kernel: its source, the user's lines, the bytes that a call moves.
+    `general`: the source without names and comments, equal for kernels that do the same."""
 
     name: str
+    target: str
     code: str
+    general: str
     origins: list[str]
     loops: int
     read: int
@@ -237,13 +246,16 @@ class KernelFacts:
     on_gpu: bool
 
     @classmethod
-    def of(cls: type[Facts], unit: Any, group: Any, buffers: Any) -> Facts:
+    def of(cls: type[Facts], unit: Any, group: Any, launch: Any, buffers: Any) -> Facts:
         on_gpu = any(unit.layouts[b].device.type == "cuda" for b in buffers if b in unit.layouts)
         outputs = written(group)
         inputs = [b for b in touched(group) if b not in outputs]
+        target, code, general = _texts(group, launch, on_gpu)
         return cls(
             name=group.name,
-            code=_code(group, on_gpu),
+            target=target,
+            code=code,
+            general=general,
             origins=list(dict.fromkeys(o for nest in group.nests for o in nest.origins)),
             loops=len(group.nests),
             read=sum(int(hint(bytes_of(b))) for b in inputs),
@@ -257,5 +269,25 @@ class KernelFacts:
         return "\n  ".join((head, *self.origins))
 
 
-def _code(group: Any, on_gpu: bool) -> str:
-    return dump(group) if on_gpu or not hasattr(group, "nests") else str(printed(group).source)
+def _texts(group: Any, launch: Any, on_gpu: bool) -> tuple[str, str, str]:
+    """Target, source and general source of a kernel."""
+    if isinstance(launch, CheckedKernel):
+        return "edited", launch.text, _general(launch.text)
+    prepared = [one.group for one in map(made_of, _in_turn(launch)) if one is not None]
+    kernels = [kernel for each in prepared for (kernel,) in each.variants]
+    if kernels:
+        general = (_general(k.text.replace(k.name, "KERNEL")) for k in kernels)
+        grids = (f"{k.grid or k.programs} programs, {k.warps} warps" for k in kernels)
+        return "triton", "\n\n".join(k.text for k in kernels), "\n".join((*general, *grids))
+    if on_gpu or not hasattr(group, "nests"):
+        return "library", dump(group), _general(dump(group))
+    kernel = printed(group)
+    return "cpp", kernel.source, general_text(group, kernel)
+
+
+def _in_turn(launch: Any) -> list[Any]:
+    return [one for one, _ in launch.steps] if isinstance(launch, SequentialLaunch) else [launch]
+
+
+def _general(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))

@@ -27,7 +27,7 @@ watchers: list[Any] = []  # of kernels while they are made (`pipeline`): then al
 def stored_graph(gm: GraphModule, inputs: Iterable[str], options: Options) -> "StoredGraph | None":
     """Where the program of a graph is kept; None for one that has no key. `inputs`: the text of
     each (`graph_key`)."""
-    if watchers:
+    if watchers or options.write_kernels:
         return None
     try:
         return StoredGraph(graph_key.key_of(gm, inputs, options), graph_key.origins_of(gm))

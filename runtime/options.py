@@ -54,6 +54,9 @@ class Options:
         False, "draw from eager's stream of random numbers on GPUs too, by library calls"
     )
     max_autotune: bool = _option(False, "time kernel variants and keep the fastest")
+    write_kernels: str | None = _option(
+        None, "write each kernel to this folder, and use those that were edited there"
+    )
     compiler_timeout: int = _option(
         COMPILER_TIMEOUT, "seconds after which a C++ compiler that has not ended is given up"
     )
@@ -68,6 +71,8 @@ class Options:
             raise OptionError(f"recompile_limit must be at least 1, not {self.recompile_limit}")
         if self.compiler_timeout < 1:
             raise OptionError(f"compiler_timeout must be at least 1, not {self.compiler_timeout}")
+        if self.write_kernels:  # the program may go to another folder
+            object.__setattr__(self, "write_kernels", os.path.abspath(self.write_kernels))
         if self.target is not None and self.target not in TARGET_NAMES:
             names = ", ".join(map(repr, sorted(TARGET_NAMES)))
             raise OptionError(f"target must be one of {names}, or None, not {self.target!r}")

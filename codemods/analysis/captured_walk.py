@@ -104,6 +104,8 @@ class Walk:
             if statement in self.context.eager_only:
                 continue
             self._visit(statement)
+            if isinstance(statement, (ast.Return, ast.Raise)):
+                return  # nothing behind it runs
             if (
                 isinstance(statement, ast.If)
                 and compiling(statement.test, self.context.names) is True

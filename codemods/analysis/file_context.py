@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...rewriter.analysis.file_view import FUNCTIONS, FileView
 from ...rewriter.analysis.import_names import ImportedNames, by_type
-from ...rewriter.analysis.kinds import ANY
+from ...rewriter.analysis.kinds import ANY, MODULE
 from ...rewriter.analysis.proofs import Proofs
 from ...rewriter.analysis.tree_walk import parents
 from ...rewriter.analysis.value_uses import ValueUses
@@ -73,11 +73,11 @@ class FileContext(FileView):
         scope, entries = self.settings.scope, self.settings.entry
         return ProjectGraph(files, scope, entries, seen, self.settings.root).links(path)
 
-    def supposing(self, affected: set[Function]) -> FileContext:
+    def supposing(self, affected: set[Function], any_path: bool = False) -> FileContext:
         """The same file, with the inputs of `affected` functions taken to be tensors where their
-        use suggests it."""
+        use suggests it; `any_path`: and what is a tensor on some path as well."""
         other = copy.copy(self)
-        other.inference, other._known = self.inference.supposing(affected), self.inference
+        other.inference, other._known = self.inference.supposing(affected, any_path), self.inference
         other._answers = {}
         return other
 
@@ -223,9 +223,19 @@ class FileContext(FileView):
             cls = program.classes.get(self.kind(callee.value).cls)
             known = cls is not None and not program.stores.overridden(cls, callee.attr)
             found = program.method(cls, callee.attr) if known else None
+        found = found or self._module_called(callee)
         if found is not None:
             self.inference.function(found)
         return found
+
+    def _module_called(self, callee: ast.expr) -> Any:
+        """The forward of a module of this file that is called, where no hook stands around it."""
+        kind, program = self.kind(callee), self.program
+        cls = program.classes.get(kind.cls) if kind.what == MODULE else None
+        if cls is None or program.hooked or program.stores.overridden(cls, "forward"):
+            return None
+        own = program.method(cls, "__call__") is None
+        return program.method(cls, "forward") if own else None
 
     def callers(self, function: Any) -> list[tuple[Any, Any]]:
         """(function or module around it, call) of the calls of this file that may run it."""

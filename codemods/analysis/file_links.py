@@ -24,7 +24,7 @@ class FileLinks:
     there (`model.py:88`). `classes`: whether a class is a module, where the project tells.
     `targets`: where the names that the file uses are defined. `callers`: the calls of each reached
     function. `handled`: the exceptions that callers of a reached function handle, and go on.
-    `stamp`: changes with what the file's findings depend on."""
+    `stamp`: changes with what the file's findings depend on. `path`: of the file."""
 
     reached: dict[str, tuple[str, ...]] = field(default_factory=dict)
     classes: dict[str, bool] = field(default_factory=dict)
@@ -32,6 +32,7 @@ class FileLinks:
     callers: dict[str, tuple[CallSite, ...]] = field(default_factory=dict)
     handled: dict[str, frozenset[str]] = field(default_factory=dict)
     stamp: str = ""
+    path: str = ""
 
     def key(self) -> str:
         handled = {name: sorted(found) for name, found in self.handled.items()}

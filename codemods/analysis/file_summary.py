@@ -90,6 +90,7 @@ class FileSummary:
     imports: dict[str, str] = field(default_factory=dict)
     stars: tuple[str, ...] = ()
     assigned: dict[str, frozenset[str]] = field(default_factory=dict)
+    tables: dict[str, frozenset[str]] = field(default_factory=dict)  # of functions or classes
     sites: tuple[CompileSite, ...] = ()
     handled: tuple[HandledCall, ...] = ()
     stamp: str = ""
@@ -113,12 +114,14 @@ class _Reader:
         self.handled: list[HandledCall] = []
 
     def summary(self) -> FileSummary:
-        program, assigned = self.program, {}
+        program, assigned, tables = self.program, {}, {}
         level = _Scope(self, None, None)
         for node in program.tree.body:
             for target, value in _bound(node):
                 if isinstance(target, ast.Name) and isinstance(node, (ast.Assign, ast.AnnAssign)):
                     assigned[target.id] = frozenset(level.references(value))
+                    if isinstance(value, (ast.Dict, ast.List, ast.Tuple)):
+                        tables[target.id] = assigned[target.id]
         self.own |= set(assigned)
         level.read(_outside(program.tree))
         functions = {f.qualified: self._function(f) for f in program.functions}
@@ -129,7 +132,7 @@ class _Reader:
             if any(a.name == "*" for a in n.names)
         )
         imports = {k: v for k, v in self.names.aliases.items() if k != "*"}
-        found = (functions, classes, imports, stars, assigned, tuple(self.sites))
+        found = (functions, classes, imports, stars, assigned, tables, tuple(self.sites))
         return FileSummary(self.path, *found, tuple(self.handled), self.stamp)
 
     def _class(self, cls: Class) -> ClassSummary:

@@ -5,17 +5,30 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from ...rewriter.analysis.torch_facts import SIZED, SIZED_FACTORIES
+from ...lowering.opinfo import having
 
-# {function of a tensor: (the name of the number that it takes, the place behind it)}
-_NUMBERS = {
-    "narrow": ("length", 3),
-    "topk": ("k", 1),
-    "kthvalue": ("k", 1),
-    "roll": ("shifts", 1),
-    "chunk": ("chunks", 1),
-    "interpolate": ("size", 1),
+# {function of a tensor: how many ints it takes behind it}
+_BEHIND = {
+    "narrow": 3,
+    "unfold": 3,
+    **dict.fromkeys(["topk", "kthvalue", "roll", "chunk", "interpolate", "one_hot", "pad"], 1),
+    **dict.fromkeys(["tril", "triu", "multinomial"], 1),
 }
+_OF_NUMBERS = {
+    **dict.fromkeys(having("int_arguments"), slice(None)),
+    "randint": slice(None),
+    "full": slice(1),
+    "linspace": slice(2, 3),
+}
+_NAMED = frozenset(
+    """
+    size length k shifts chunks num_classes pad diagonal num_samples steps low high repeats
+    minlength dims
+    """.split()
+)
+
+
+_AFTER_TENSOR = having("sizes_after_tensor", "int_arguments_after_tensor")
 
 
 def places(resolve: Callable[..., Any], node: ast.expr) -> list[ast.expr]:
@@ -34,14 +47,16 @@ def _sizes(resolve: Callable[..., Any], call: ast.Call) -> list[ast.expr] | tupl
     """The arguments of a call that are sizes."""
     name = resolve(call.func) or ""
     of_torch = name.startswith("torch.")
-    if of_torch and name.removeprefix("torch.") in SIZED_FACTORIES:
-        return call.args
+    named = [k.value for k in call.keywords if k.arg in _NAMED]
+    if of_torch and name.removeprefix("torch.") in _OF_NUMBERS:
+        return [*call.args[_OF_NUMBERS[name.removeprefix("torch.")]], *named]
+    if not of_torch and not ast.unparse(call.func).startswith(name.partition(".")[0]):
+        return ()  # of another library
     last = name.rpartition(".")[2] if of_torch else getattr(call.func, "attr", "")
     given = call.args[1:] if of_torch else call.args
-    if last in _NUMBERS:
-        named, last_place = _NUMBERS[last]
-        return [*given[:last_place], *(k.value for k in call.keywords if k.arg == named)]
-    return given if last in SIZED else ()
+    if last in _BEHIND:
+        return [*given[: _BEHIND[last]], *named]
+    return [*given, *named] if last in _AFTER_TENSOR else ()
 
 
 def elements(node: ast.expr) -> list[ast.expr]:

@@ -31,6 +31,7 @@ from ...rewriter.analysis.kinds import (
 from .assumed_tensors import may_be_tensor
 from .file_summary import is_super
 from .grad_modes import switches
+from .infer_expressions import LAYER_CLASS
 from .infer_operators import Operators
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ _BUILTINS = {
     "isinstance": BOOL,
 }
 
+_OF_TENSORS = tables.SUGGESTIVE - frozenset("sort repeat cpu cuda float half item tolist".split())
 _SHOWS_TENSOR = tables.ONLY_TENSOR_METHODS & tables.METHOD.keys()
 
 
@@ -55,6 +57,40 @@ class Calls(Operators):
     """Calls of every sort."""
 
     def on_Call(self, node: ast.Call) -> Kind:
+        kind = self._call(node)
+        if self.current is not None and any(self.kind(a).param for a in node.args):
+            self._learn_from_callee(node)
+        return kind
+
+    def _learn_from_callee(self, node: ast.Call) -> None:
+        """An input that is given to a function of the project for a tensor is one."""
+        there, function = self._callee(node) or (None, None)
+        if function is None or not self._takes_inputs():
+            return
+        if function in there.suggested:
+            self.suggested.add(self.current)  # what it suggests of its inputs holds of these
+        args = function.node.args
+        taken = [*args.posonlyargs, *args.args][bool(function.self_name) :]
+        for value, arg in zip(node.args, taken, strict=False):
+            kind = self.kind(value)
+            stated = arg.annotation is not None and there.annotation(arg.annotation).is_tensor
+            if kind.param and (stated or arg.arg in there.proved_of.get(function, ())):
+                self.suppose_tensor(kind)
+
+    def _callee(self, node: ast.Call) -> tuple[Any, Any] | None:
+        """(what is known of its file, the Function) that a call runs, by its name or its object."""
+        if isinstance(node.func, ast.Attribute):
+            base = self.kind(node.func.value)
+            of = base.owner or (base.cls if base.what == MODULE else None)
+            there, cls = self.class_named(of) or (None, None)
+            return (there, cls.methods.get(node.func.attr)) if cls is not None else None
+        name = self._name_of(node.func)
+        if name is None and isinstance(node.func, ast.Name):
+            return self, self.program.top.get(node.func.id)
+        there, qualified = self.beyond(name) or (None, "")
+        return (there, there.program.by_name.get(qualified)) if there is not None else None
+
+    def _call(self, node: ast.Call) -> Kind:
         if self.names.resolve(node.func) == "torch.cond":  # calls its functions at once
             self.at_once.update(a for a in node.args if isinstance(a, ast.Lambda))
         for arg in node.args:
@@ -68,7 +104,7 @@ class Calls(Operators):
             self.enter_grad_mode()
         if callee.what == MODULE:
             return self._layer_call(node, callee)
-        if callee.what == "layer class" and callee.cls:
+        if callee.what == LAYER_CLASS and callee.cls:
             return self._construct(node, callee.cls, callee.cls.rpartition(".")[2])
         return self._named_call(node, self._name_of(node.func))
 
@@ -109,6 +145,10 @@ class Calls(Operators):
         if base.param and method in tables.ONLY_TENSOR_METHODS and method in tables.METHOD:
             self.proved.add(base.param)
         name = self._name_of(node.func)
+        if name is None and base == ANY and method in _OF_TENSORS and self._takes_inputs():
+            self.partly.add(self.current)
+            base = self._shown_tensor(node.func.value) if self.any_path else base
+            return self._method(node, base, method) if self.any_path else ANY
         unknown = name is None and (base == ANY or (base.of_input and not base.param))
         if unknown and method in ("item", "tolist"):
             self.suppose_tensor(base)  # or an array, or a NumPy scalar
@@ -125,6 +165,9 @@ class Calls(Operators):
         return kind
 
     def _known_base(self, base: Kind, method: str) -> Kind:
+        there, cls = self.class_named(base.cls) or (None, None)
+        if base.what == MODULE and there is not None:
+            return self.portable(there.method_returns(cls, method), there)
         if base.what == MODULES and method == "children":
             return base
         return SIMPLE[SIZE] if base.what == SIZE and method == "numel" else ANY
@@ -169,9 +212,8 @@ class Calls(Operators):
             return ANY
         function = there.program.by_name.get(qualified)
         if function is not None:
-            return self.portable(there.returns(function), there.tokens)
-        cls = there.program.classes.get(qualified)
-        return Kind(MODULE, cls=name) if cls is not None and cls.is_module else ANY
+            return self.portable(there.returns(function), there)
+        return self._object(name)
 
     def _foreign(self, node: ast.Call, name: str) -> Kind:
         if name in self.program.links.targets:
@@ -199,6 +241,8 @@ class Calls(Operators):
     def _numpy(self, node: ast.Call, name: str) -> Kind:
         """A scalar where that is sure: an elementwise function of numbers, a whole reduction of a
         Python list."""
+        if name.startswith("random.") and not any(k.arg == "size" for k in node.keywords):
+            return ANY  # of what is drawn, most are numbers
         kinds = [self.kind(a) for a in node.args]
         numbers = kinds and all(k.is_number and not k.host for k in kinds) and not node.keywords
         listed = len(kinds) == 1 and not kinds[0].host and not node.keywords
@@ -249,10 +293,12 @@ class Calls(Operators):
     # Modules
 
     def _own_call(self, node: ast.Call, base: Kind, method: str) -> Kind:
-        attribute = self.learnt(node.func, self._own_attribute(base, method))
+        attribute = self.learnt(node.func, self._own_attribute(base.owner, method))
         self.kinds[node.func] = attribute
         if attribute.what == MODULE:
             return self._layer_call(node, attribute)
+        if attribute.what == LAYER_CLASS and attribute.cls:
+            return self._construct(node, attribute.cls, attribute.cls.rpartition(".")[2])
         if (
             method == "register_buffer"
             and len(node.args) > 1
@@ -261,8 +307,8 @@ class Calls(Operators):
             name = node.args[0].value
             self.stored.setdefault(name, []).append(self.kind(node.args[1]))
             self.program.kept.setdefault(base.owner, set()).add(name)
-        cls = self.program.classes.get(base.owner)
-        return self.method_returns(cls, method) if cls else ANY
+        there, cls = self.class_named(base.owner) or (None, None)
+        return ANY if there is None else self.portable(there.method_returns(cls, method), there)
 
     def method_above(self, cls: Class | None, method: str) -> Kind:
         """What `super().method()` gives in a class, where one class alone is above."""
@@ -271,7 +317,7 @@ class Calls(Operators):
         for there, base in self.bases(cls):
             own = base.methods.get(method)
             kind = there.returns(own) if own else there.method_above(base, method)
-            return self.portable(kind, there.tokens)
+            return self.portable(kind, there)
         return ANY
 
     def method_returns(self, cls: Class, method: str, depth: int = 0) -> Kind:
@@ -284,18 +330,15 @@ class Calls(Operators):
         for there, base in reversed(list(self.bases(cls))):
             kind = there.method_returns(base, method, depth + 1)
             if kind != ANY:
-                return self.portable(kind, there.tokens)
+                return self.portable(kind, there)
         return ANY
 
     def _layer_call(self, node: ast.Call, module: Kind) -> Kind:
         """Calling a module: a known layer proves that its first argument is a tensor."""
         name = module.cls or ""
-        if name in self.program.classes:
-            return self.method_returns(self.program.classes[name], "forward")
-        there, qualified = self.beyond(name) or (None, "")
-        if there is not None and qualified in there.program.classes:
-            cls = there.program.classes[qualified]
-            return self.portable(there.method_returns(cls, "forward"), there.tokens)
+        there, cls = self.class_named(name) or (None, None)
+        if there is not None:
+            return self.portable(there.method_returns(cls, "forward"), there)
         known = tables.layer(name.rpartition(".")[2]) if name.startswith("torch.nn.") else None
         if known is None or known[0] == "container":
             return ANY
@@ -343,11 +386,12 @@ class Calls(Operators):
         if name.startswith("torch.nn."):
             return self._construct(node, name, last)
         if name.startswith(("torch.linalg.", "torch.fft.", "torch.special.")):
-            return (
-                self.tokens.tensor(fresh=True)
-                if last not in ("eigh", "qr", "svd", "slogdet", "eig")
-                else Kind(TENSORS)
-            )
+            if last in ("eigh", "qr", "svd", "slogdet", "eig"):
+                return Kind(TENSORS)
+            given = self.kind(node.args[0]) if node.args else ANY
+            along = name.startswith("torch.fft.") and not last.endswith(("freq", "2", "n"))
+            rank = given.rank if along else None
+            return self.tokens.tensor(fresh=True, rank=rank)
         if name == "torch.where" and len(node.args) + len(node.keywords) == 1:
             return Kind(TENSORS)  # one for each dimension
         if name == "torch.cond" and len(node.args) == 3:

@@ -20,6 +20,7 @@ from ...rewriter.analysis.kinds import (
     MODULES,
     NDARRAY,
     NO_CONST,
+    NONE,
     NUMBER,
     OF_INPUT,
     SIMPLE,
@@ -32,6 +33,7 @@ from ...rewriter.analysis.kinds import (
     Kind,
     Tokens,
     constant,
+    instance,
     product_rank,
 )
 from ...rewriter.analysis.name_scopes import Rebindings, rebindings
@@ -44,7 +46,9 @@ if TYPE_CHECKING:
     from .definitions import Class, FileProgram
 
 
-GRAD_MODE = "<grad mode>"
+GRAD_MODE, LAYER_CLASS = "<grad mode>", "layer class"
+_RECURRENT_BASE = "torch.nn.RNNBase"
+_RECURRENT = frozenset(["torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN", _RECURRENT_BASE])
 _NO_SCOPE = Rebindings(frozenset(), frozenset(), frozenset(), {})
 
 
@@ -61,6 +65,10 @@ class Expressions:
         self.program, self.names, self.tokens, self.facts = program, names, Tokens(), facts
         self.neighbours = neighbours  # what is known of other files' values (see neighbours)
         self.suppose, self.suggested, self.users = False, set(), {}
+        # Whether what is a tensor on one of several paths is taken for one; where that matters, and
+        # what attributes hold in that case: {(class, attribute): kind}.
+        self.any_path, self.partly, self.kept_tensors = False, set(), {}
+        self.proved_of: dict[Any, set[str]] = {}  # {function: parameters that are tensors}
         self.cut_short, self.again = set(), set()  # functions: see Inference.returns
         self.kinds, self.done, self.return_kinds, self.final_env = {}, set(), {}, {}
         self.stored, self.class_kinds, self.proved, self.at_branch = {}, {}, set(), {}
@@ -88,10 +96,29 @@ class Expressions:
     # What stands in other files
 
     def beyond(self, name: str | None) -> tuple[Any, str] | None:
-        """(what is known of the file, qualified name) of what a name of the project stands for."""
+        """(what is known of the file, qualified name) of what a name of the project stands for; the
+        name is the file's own, or says the place (`_placed`)."""
         place = self.program.links.targets.get(name or "")
+        if name and name.startswith("@") and self.neighbours:
+            path, _, qualified = name[1:].rpartition(":")
+            place = path, qualified
         found = self.neighbours.inference(place[0], self.suppose) if place else None
         return (found, place[1]) if found is not None else None
+
+    def class_named(self, name: str | None) -> tuple[Any, Class] | None:
+        """(what is known of its file, the class) of this file or of the project."""
+        if name in self.program.classes:
+            return self, self.program.classes[name]
+        there, qualified = self.beyond(name) or (None, "")
+        found = there.program.classes.get(qualified) if there is not None else None
+        return (there, found) if found is not None else None
+
+    def _placed(self, name: str) -> str | None:
+        """The name by which other files know a class that this one names so."""
+        place = self.program.links.targets.get(name)
+        if name in self.program.classes and self.program.links.path:
+            place = self.program.links.path, name
+        return name if name.startswith("@") else f"@{place[0]}:{place[1]}" if place else None
 
     def bases(self, cls: Class) -> Iterator[tuple[Any, Class]]:
         """(what is known of its file, the class) of the classes that a class derives from, the last
@@ -103,8 +130,17 @@ class Expressions:
             if found is not None and found is not cls:
                 yield there, found
 
-    def portable(self, kind: Kind, tokens: Tokens) -> Kind:
-        """What holds of a kind, known by the tokens of another file or function, everywhere."""
+    def _object(self, name: str) -> Kind:
+        """An object of a class of the project."""
+        found = self.class_named(name)
+        if found is None:
+            return ANY
+        return Kind(MODULE, cls=name) if found[1].is_module else instance(name)
+
+    def portable(self, kind: Kind, there: Any) -> Kind:
+        """What holds of a kind, known in another file (or function: `there` is this one's then),
+        everywhere."""
+        tokens = there.tokens
         if kind.is_tensor:
             facts = {"low": kind.least_rank(), "rank": kind.rank, "optional": kind.optional}
             category, made = tokens.category(kind.dtype), self.tokens.tensor(**facts)
@@ -112,11 +148,13 @@ class Expressions:
             if tokens is not self.tokens and category not in (None, "bool"):
                 known = self.tokens.some(category)
             return replace(made, dtype=known)
-        if tokens is not self.tokens and (kind.what == MODULE or kind.owner):
-            elsewhere = not (kind.cls or "").startswith("torch.")
-            return ANY if elsewhere else replace(kind, param=None)
-        item = self.portable(kind.item, tokens) if kind.item else None
-        parts = tuple(self.portable(k, tokens) for k in kind.parts)
+        if there is not self and (kind.what in (MODULE, "self") or kind.owner):
+            if kind.what == MODULE and (kind.cls or "").startswith("torch."):
+                return replace(kind, param=None)
+            name = there._placed(kind.owner or kind.cls or "")
+            return ANY if name is None else self._object(name)
+        item = self.portable(kind.item, there) if kind.item else None
+        parts = tuple(self.portable(k, there) for k in kind.parts)
         return replace(kind, item=item, parts=parts, param=None, made=None)
 
     def kind(self, node: ast.expr) -> Kind:
@@ -165,7 +203,30 @@ class Expressions:
         return constant(node.value)
 
     def on_Name(self, node: ast.Name) -> Kind:
+        if node.id not in self.env and node.id in self.scope.bound:
+            self.partly.add(self.current)
         return self.env.get(node.id, ANY)
+
+    def join(self, left: Kind, right: Kind) -> Kind:
+        """What holds on both of two paths; or, where that is asked for, on one of them."""
+        if left.is_tensor != right.is_tensor and NONE not in (left.what, right.what):
+            self.partly.add(self.current)
+            if self.any_path:
+                return replace(left if left.is_tensor else right, optional=True, made=None)
+        of_layers = left.what == right.what and left.what in (MODULE, LAYER_CLASS)
+        if of_layers and {left.cls, right.cls} <= _RECURRENT:
+            return Kind(left.what, cls=_RECURRENT_BASE)
+        return self.tokens.join(left, right)
+
+    def _joined_envs(self, envs: Any) -> Any:
+        """What holds at the end of all of several paths."""
+        first, *others = envs
+        for env in others:
+            both = first.keys() & env.keys()
+            one = {**first, **env} if self.any_path else {}
+            alone = {n: k for n, k in one.items() if n not in both and k.is_tensor}
+            first = alone | {n: self.join(first[n], env[n]) for n in both}
+        return first
 
     def on_JoinedStr(self, node: ast.JoinedStr) -> Kind:
         self._other(node)
@@ -258,19 +319,15 @@ class Expressions:
         body = self.expr(node.body)
         after, self.env = self.env, before
         orelse = self.expr(node.orelse)
-        self._both(after)
-        return self.tokens.join(body, orelse)
-
-    def _both(self, other: Any) -> None:
-        names = self.env.keys() & other.keys()
-        self.env = {n: self.tokens.join(other[n], self.env[n]) for n in names}
+        self.env = self._joined_envs([after, self.env])
+        return self.join(body, orelse)
 
     def on_BoolOp(self, node: ast.BoolOp) -> Kind:
         result = self.expr(node.values[0])
         for value in node.values[1:]:
             before = dict(self.env)
-            result = self.tokens.join(result, self.expr(value))
-            self._both(before)
+            result = self.join(result, self.expr(value))
+            self.env = self._joined_envs([before, self.env])
         return result
 
     def on_Yield(self, node: Any) -> Any:
@@ -394,20 +451,17 @@ class Expressions:
         if base.is_tensor:
             return self._tensor_attribute(base, node.attr)
         if base.owner:
-            return self._own_attribute(base, node.attr)
+            return self._own_attribute(base.owner, node.attr)
         if base.what == TENSORS and node.attr in ("values", "indices"):  # of `x.max(dim=0)`
             return self.tokens.tensor()
-        if base.what == MODULE and node.attr in ("weight", "bias"):
-            return (
-                self.tokens.tensor()
-                if (base.cls or "").startswith("torch.nn.") and node.attr == "weight"
-                else ANY
-            )
+        if base.what == MODULE:
+            of_torch = (base.cls or "").startswith("torch.nn.") and node.attr == "weight"
+            return self.tokens.tensor() if of_torch else self._own_attribute(base.cls, node.attr)
         if base.what == "finfo":
             return SIMPLE[FLOAT]
         name = self.names.resolve(node) or ""
         if name.startswith("torch.nn.") and tables.layer(name.rpartition(".")[2]):
-            return Kind("layer class", cls=name)
+            return Kind(LAYER_CLASS, cls=name)
         return SIMPLE[FLOAT] if name in ("math.pi", "math.inf", "math.e") else ANY
 
     def _tensor_attribute(self, base: Kind, attr: str) -> Kind:
@@ -422,15 +476,24 @@ class Expressions:
             return SIMPLE[INT]
         return SIMPLE[BOOL] if attr in tables.BOOL_ATTRIBUTES else ANY
 
-    def _own_attribute(self, base: Kind, attr: str) -> Kind:
-        cls = self.program.classes.get(base.owner)
-        return self.class_attributes(cls).get(attr, ANY) if cls else ANY
+    def _own_attribute(self, name: str | None, attr: str) -> Kind:
+        """An attribute of an object of a class."""
+        there, cls = self.class_named(name) or (None, None)
+        if there is not None and there is not self:
+            return self.portable(there.class_attributes(cls).get(attr, ANY), there)
+        kind = self.class_attributes(cls).get(attr, ANY) if cls else ANY
+        if cls is not None and self.current is cls.methods.get("__init__") and attr in self.stored:
+            return self._joined(self.stored[attr])  # by the statements before
+        if cls is None or kind.what != UNKNOWN or attr not in self.program.stores.own:
+            return kind
+        self.partly.add(self.current)
+        return self.kept_tensors.get((cls.name, attr), kind) if self.any_path else kind
 
     def class_attributes(self, cls: Class) -> dict[str, Kind]:
         """{attribute: kind} of what the class (and its bases in this file) assigns to `self` in
         __init__."""
         if cls not in self.class_kinds:
-            self.class_kinds[cls] = {}
+            self.class_kinds[cls] = {}  # meanwhile
             self.class_kinds[cls] = self._gather(cls)
         return self.class_kinds[cls]
 
@@ -438,15 +501,17 @@ class Expressions:
         found = {}
         for there, base in self.bases(cls):
             known = there.class_attributes(base)
-            found |= {n: self.portable(k, there.tokens) for n, k in known.items()}
+            found |= {n: self.portable(k, there) for n, k in known.items()}
         for field in cls.node.body:
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
                 found[field.target.id] = self.annotation(field.annotation)
+        self.class_kinds[cls] = found
         saved, self.stored = self.stored, {}
         init = cls.methods.get("__init__")
         if init:
             self.function(init)
         stored, self.stored = self.stored, saved
+        found = dict(found)
         for name, kinds in stored.items():
             inherited = [found[name]] if name in found else []
             found[name] = self._attribute(self._joined([*inherited, *kinds]))
@@ -505,7 +570,7 @@ class Expressions:
     def on_Tuple(self, node: ast.Tuple) -> Kind:
         kinds = [self.expr(e) for e in node.elts]
         starred = any(isinstance(e, ast.Starred) for e in node.elts)
-        flat = [replace(self.portable(k, self.tokens), parts=()) for k in kinds]
+        flat = [replace(self.portable(k, self), parts=()) for k in kinds]
         return replace(self.container(TUPLE, kinds), parts=() if starred else tuple(flat))
 
     def on_List(self, node: ast.List) -> Kind:

@@ -6,6 +6,7 @@ import ast
 from dataclasses import replace
 from typing import Any
 
+from ...lowering.opinfo import having
 from ...rewriter.analysis import torch_facts as tables
 from ...rewriter.analysis.kinds import (
     ANY,
@@ -59,7 +60,7 @@ class Operators(Expressions):
         if not set(letters) & set("TU"):
             return SIMPLE[_LETTERS[letters]] if letters in _LETTERS else ANY
         if letters == "U" or (set(letters) == set("TU") and self._gives_pair(name, args, node)):
-            return Kind(TENSORS)
+            return Kind(TENSORS, parts=self._pair(name, base, args, node))
         named = {k.arg for k in node.keywords}
         if base.is_tensor and name in tables.RETURNS_ITSELF:
             return replace(base, optional=False)
@@ -117,9 +118,51 @@ class Operators(Expressions):
             return self._truth_table(base, args)
         if name == "t" and not args:
             return replace(tokens.tensor(rank=base.rank), dtype=base.dtype, device=base.device)
-        dtype = tokens.int64 if name in tables.INT_RESULT else None
-        kind = replace(tokens.tensor(fresh=True), device=base.device)
-        return replace(kind, dtype=dtype) if dtype else kind
+        kind = tokens.tensor(fresh=True, rank=self._rank_of(name, base, args))
+        kind = replace(kind, device=base.device)
+        if name in tables.INT_RESULT:
+            return replace(kind, dtype=tokens.int64)
+        kept = name in tables.KEEPS or (name == "view" and kind.rank is not None)
+        return replace(kind, dtype=base.dtype) if kept else kind
+
+    def _pair(self, name: str, base: Any, args: Any, node: Any) -> tuple[Kind, ...]:
+        """(values, indices) of an operator that searches along an axis."""
+        if not base.is_tensor or name not in _SEARCHES:
+            return ()
+        rank = base.rank if name in ("sort", "topk", "cummax", "cummin") else None
+        rank = self._less_axes(base, args, node) if name in _SEARCHED else rank
+        values = replace(self.tokens.tensor(rank=rank), dtype=base.dtype)
+        return values, replace(self.tokens.tensor(rank=rank), dtype=self.tokens.int64)
+
+    def _rank_of(self, name: str, base: Any, args: Any) -> int | None:
+        """The rank of what an operator gives that moves, adds or cuts axes."""
+        if name in _SAME_RANK:
+            return base.rank
+        if name in _STEPS and base.rank is not None:
+            return max(base.rank + _STEPS[name], 0)
+        if name == "flatten" and not args:
+            return 1
+        if name not in _BY_SIZES or not args:
+            return None
+        sizes = args[0].elts if isinstance(args[0], (ast.Tuple, ast.List)) else args
+        plain = all(self._is_one_size(s) for s in sizes)
+        return len(sizes) if plain and (sizes is args or len(args) == 1) else None
+
+    def _is_one_size(self, node: ast.expr) -> bool:
+        kind = self.kind(node)
+        return (
+            kind.what in (INT, SIZE) and kind.cls != "shape" and not isinstance(node, ast.Starred)
+        )
+
+    def _less_axes(self, base: Any, args: Any, node: Any) -> int | None:
+        """The rank behind a reduction along one axis."""
+        named = {k.arg: k.value for k in node.keywords}
+        at = args[0] if args else named.get("dim")
+        one = at is not None and self.kind(at).what == INT
+        kept = args[1] if len(args) > 1 else named.get("keepdim", ast.Constant(False))
+        if base.rank is None or not one or type(getattr(kept, "value", None)) is not bool:
+            return None
+        return base.rank if kept.value else max(base.rank - 1, 0)
 
     def _order(self, name: str, base: Any, node: Any) -> Any:
         if any(k.arg == "memory_format" for k in node.keywords):
@@ -145,10 +188,9 @@ class Operators(Expressions):
         if pairwise:
             return self.binary(ast.Add(), base, self.kind(args[0]))
         dtype = self._reduced_dtype(name, base)
-        kind = replace(
-            tokens.tensor(rank=0 if whole else None, fresh=True), device=base.device, dtype=dtype
-        )
-        return kind
+        along = name not in ("norm", "std", "var")  # these take other numbers first
+        rank = 0 if whole else self._less_axes(base, args, node) if along else None
+        return replace(tokens.tensor(rank=rank, fresh=True), device=base.device, dtype=dtype)
 
     def _kept_dtype(self, name: str, base: Any, args: Any, node: Any) -> Any:
         """The dtype of an operator of SAME: mostly the tensor's own."""
@@ -196,4 +238,10 @@ class Operators(Expressions):
         return tokens.some("inexact")
 
 
+# Which axis is which, or where things lie along it, and not how many there are.
+_SAME_RANK = having("keeps_rank")
+_STEPS = {"unsqueeze": 1, "select": -1}
+_BY_SIZES = frozenset(["permute", "view", "reshape", "expand", "repeat"])
+_SEARCHED = frozenset(["max", "min", "median", "mode", "kthvalue"])  # along an axis, which goes
+_SEARCHES = _SEARCHED | {"sort", "topk", "cummax", "cummin"}
 _OPERATORS = {"+": ast.Add(), "-": ast.Sub(), "*": ast.Mult(), "/": ast.Div()}

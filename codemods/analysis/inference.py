@@ -25,9 +25,9 @@ from ...rewriter.analysis.kinds import (
     STR,
     TENSOR,
     TENSORS,
+    TUPLE,
     UNKNOWN,
     Kind,
-    instance,
 )
 from ...rewriter.analysis.name_scopes import bound_in, captured_names
 from ...rewriter.analysis.torch_facts import DTYPES
@@ -51,6 +51,7 @@ _TENSOR_TYPES = (
 )
 _ARRAY_TYPES = {"Float": "float", "Int": "int", "Bool": "bool", "Integer": "int", "UInt": "int"}
 _ARRAY_TYPES |= {"Shaped": "", "Num": "", "Inexact": "", "Real": "", "Complex": ""}
+_NO_TENSORS = frozenset(["int", "float", "bool", "str", "list", "tuple", "dict"])
 _SCALARS = {"int": INT, "float": "float", "bool": BOOL, "str": STR}
 
 
@@ -70,6 +71,7 @@ class Inference(Calls):
         try:
             self._body_of(function)
             proved = self.proved - self._tested(function.node)
+            self.proved_of[function] = proved
             if proved:
                 self._body_of(function, proved)
                 self.proved = proved
@@ -120,7 +122,7 @@ class Inference(Calls):
     def _joined(self, kinds: list[Kind]) -> Kind:
         result = None
         for kind in kinds:
-            result = kind if result is None else self.tokens.join(result, kind)
+            result = kind if result is None else self.join(result, kind)
         return result or ANY
 
     def returns(self, function: Function) -> Kind:
@@ -134,15 +136,15 @@ class Inference(Calls):
         kind = self.return_kinds.get(function, ANY)
         if kind.of_input:  # no input of the caller
             return Kind(UNKNOWN, cls=OF_INPUT)
-        return self.portable(kind, self.tokens) if kind.is_tensor else kind
+        return self.portable(kind, self) if kind.is_tensor else kind
 
     # The second look, with inputs taken to be tensors where their use or their calls suggest it
 
-    def affected(self) -> set[Function]:
-        """The functions whose kinds change: those with such inputs, what stands in them, and what
-        uses what they return."""
+    def affected(self, start: set[Function | None]) -> set[Function]:
+        """The functions whose kinds change with those of some: what stands in them, and what uses
+        what they return."""
         found: set[Function] = set()
-        todo = list(self.suggested)
+        todo = list(start)
         while todo:
             function = todo.pop()
             if function is not None and function.name == "__init__":
@@ -152,10 +154,11 @@ class Inference(Calls):
                 todo += [*self.program.inner(function), *self.users.get(function, ())]
         return found
 
-    def supposing(self, functions: set[Function]) -> Inference:
-        """What is known, with these functions to be inferred anew, their inputs as suggested."""
+    def supposing(self, functions: set[Function], any_path: bool = False) -> Inference:
+        """What is known, with these functions to be inferred anew, their inputs as suggested;
+        `any_path`: and what is a tensor on some path as one."""
         other = copy.copy(self)
-        other.suppose, other.done = True, self.done - functions
+        other.suppose, other.any_path, other.done = True, any_path, self.done - functions
         other.cut_short, other.again = set(), set()
         for name in ("kinds", "final_env", "at_branch", "grad_modes"):
             setattr(other, name, dict(getattr(self, name)))
@@ -179,6 +182,8 @@ class Inference(Calls):
             optional = isinstance(default, ast.Constant) and default.value is None
             kind = self._parameter(arg, optional, arg.arg in tensors)
             told = given.get(arg.arg) if kind.what == UNKNOWN else None
+            if kind.is_tensor and self.suppose:
+                kind = self._with_facts(kind, given.get(arg.arg, ANY))
             if kind.what == UNKNOWN and isinstance(default, ast.Name) and self._is_side(function):
                 told = self.kinds.get(default)
             self.env[arg.arg] = kind if told is None else replace(told, optional=optional)
@@ -186,6 +191,14 @@ class Inference(Calls):
             self.env[arg.arg] = ANY
         if function.self_name:
             self.env[function.self_name] = Kind("self", cls=function.cls.name)
+
+    def _with_facts(self, stated: Kind, given: Kind) -> Kind:
+        """What an annotation says, with the rank and the dtype that calls give."""
+        known = given.is_tensor and bool(self.tokens.category(given.dtype))
+        unknown = self.tokens.category(stated.dtype) is None
+        rank = given.rank if given.is_tensor and stated.rank is None else stated.rank
+        stated = replace(stated, rank=rank)
+        return replace(stated, dtype=given.dtype) if known and unknown else stated
 
     def _is_side(self, function: Function) -> bool:
         """Whether a function is a side of torch.cond alone, which gives it nothing."""
@@ -212,7 +225,12 @@ class Inference(Calls):
         for site in sites if self.suppose else ():
             for name, kind in self._arguments(function, site):
                 found.setdefault(name, []).append(kind)
-        return {name: told for name, kinds in found.items() if (told := _stated(kinds)) is not None}
+        return {n: told for n, kinds in found.items() if (told := self._stated(kinds)) is not None}
+
+    def _stated(self, kinds: list[Kind]) -> Kind | None:
+        """What several calls give for a parameter: what all of them that tell anything agree on."""
+        same = all(k.is_tensor for k in kinds)
+        return self._joined(kinds) if same else _agreed(kinds)
 
     def _arguments(self, function: Function, site: CallSite) -> Iterator[tuple[str, Kind]]:
         """(parameter, kind) of the arguments of a call."""
@@ -232,7 +250,7 @@ class Inference(Calls):
         for name, node in given.items():
             if isinstance(node, ast.Starred):
                 return
-            yield name, self.portable(there.kind(node), there.tokens)
+            yield name, self.portable(there.kind(node), there)
         if len(named) == len(call.keywords) and function.name != "forward":
             left_out = _none_by_default(args) - given.keys()
             yield from ((name, SIMPLE["none"]) for name in left_out)
@@ -270,12 +288,10 @@ class Inference(Calls):
             return self._legacy(name[6:])
         if name in ("numpy.ndarray",):
             return SIMPLE["ndarray"]
-        if isinstance(node, ast.Name) and node.id in self.program.classes:
-            module = self.program.classes[node.id].is_module
-            return Kind(MODULE, cls=node.id) if module else instance(node.id)
-        there, qualified = self.beyond(name) or (None, "")
-        cls = there.program.classes.get(qualified) if there else None
-        return Kind(MODULE, cls=name) if cls is not None and cls.is_module else ANY
+        if name.startswith("torch.nn."):
+            return Kind(MODULE, cls="torch.nn")  # or of a class below
+        own = isinstance(node, ast.Name) and node.id in self.program.classes
+        return self._object(node.id if own else name)
 
     def _union(self, parts: list[ast.expr]) -> Kind:
         kinds = [self.annotation(p) for p in parts]
@@ -294,13 +310,24 @@ class Inference(Calls):
         if name == "Union":
             return self._union(inner)
         if name in ("List", "list", "Tuple", "tuple", "Sequence", "Iterable"):
-            kinds = [
-                self.annotation(n)
-                for n in inner
-                if not (isinstance(n, ast.Constant) and n.value is ...)
-            ]
-            return Kind(TENSORS) if kinds and all(k.is_tensor for k in kinds) else Kind(LIST)
-        return Kind(DICT) if name in ("Dict", "dict") else ANY
+            return self._sequence(name, inner)
+        if name in ("Dict", "dict", "Mapping", "OrderedDict") and len(inner) == 2:
+            return Kind(DICT, item=self._plain_item(inner[1]))
+        return ANY
+
+    def _sequence(self, name: str, inner: list[ast.expr]) -> Kind:
+        dots = any(isinstance(n, ast.Constant) and n.value is ... for n in inner)
+        kinds = [self.annotation(n) for n in (inner[:1] if dots else inner)]
+        if kinds and all(k.is_tensor for k in kinds):
+            return Kind(TENSORS)
+        if name in ("Tuple", "tuple") and not dots:
+            return Kind(TUPLE, parts=tuple(kinds))
+        return Kind(LIST, item=self._plain_item(inner[0]))
+
+    def _plain_item(self, node: ast.expr) -> Kind | None:
+        """What a container holds, by its annotation."""
+        kind = self.annotation(node)
+        return kind if kind.what != UNKNOWN or kind.owner else None
 
     def _array(self, name: str, inner: ast.expr) -> Kind:
         """As jaxtyping writes them: `Float[Tensor, "b n"]`, or a wrapper's `Float["b n"]`."""
@@ -403,6 +430,10 @@ class Inference(Calls):
             isinstance(target.value, ast.Name) and self.env.get(target.value.id, ANY).what == "self"
         ):
             self.stored.setdefault(target.attr, []).append(kind)
+            owner = self.current.owner if self.current else None
+            if kind.is_tensor and owner is not None:
+                known = replace(self.portable(kind, self), optional=True)
+                self.kept_tensors[owner.name, target.attr] = known
 
     def _unpack(self, target: ast.Tuple, kind: Kind, value: ast.expr | None) -> None:
         number = len(target.elts)
@@ -438,13 +469,6 @@ class Inference(Calls):
         elif not other_left:
             self.env = self._joined_envs([other, self.env])
 
-    def _joined_envs(self, envs: Any) -> Any:
-        """What holds at the end of all of several paths."""
-        first, *others = envs
-        for env in others:
-            first = {n: self.tokens.join(first[n], env[n]) for n in first.keys() & env.keys()}
-        return first
-
     def _refine(self, test: ast.expr, holds: bool) -> None:
         """What a test tells of a name on the path where it holds."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
@@ -455,12 +479,8 @@ class Inference(Calls):
         elif isinstance(test, ast.Compare):
             self._refine_none(test, holds)
             self._refine_dtype(test, holds)
-        elif (
-            holds
-            and isinstance(test, ast.Call)
-            and isinstance(test.args[0] if test.args else None, ast.Name)
-        ):
-            self._refine_type(test)
+        elif isinstance(test, ast.Call) and test.args and isinstance(test.args[0], ast.Name):
+            self._refine_type(test, holds)
 
     def _refine_none(self, test: ast.Compare, holds: bool) -> None:
         if (
@@ -492,13 +512,18 @@ class Inference(Calls):
         if old.is_tensor and dtype in DTYPES:
             self.env[name] = replace(old, dtype=self._dtype_token(dtype))
 
-    def _refine_type(self, test: ast.Call) -> None:
-        name = self.names.resolve(test.func)
-        known = name in ("torch.is_tensor", "torch.jit.isinstance")
-        if name == "isinstance" and len(test.args) == 2:
-            known = self.names.resolve(test.args[1]) == "torch.Tensor"
-        if known and not self.env.get(test.args[0].id, ANY).is_tensor:
-            self.env[test.args[0].id] = self.tokens.tensor()
+    def _refine_type(self, test: ast.Call, holds: bool) -> None:
+        name, of = self.names.resolve(test.func), test.args[0].id
+        asks = name in ("torch.is_tensor", "torch.jit.isinstance")
+        types = test.args[1] if name == "isinstance" and len(test.args) == 2 else None
+        named = {self.names.resolve(t) for t in getattr(types, "elts", [types]) if t is not None}
+        asks = asks or named == {"torch.Tensor"}
+        known = self.env.get(of, ANY)
+        is_tensor = known.is_tensor
+        if asks and holds and known.what == UNKNOWN:
+            self.env[of] = self.tokens.tensor()
+        elif is_tensor and (asks if not holds else bool(named) and named <= _NO_TENSORS):
+            self.env[of] = ANY
 
     def do_For(self, node: ast.For) -> None:
         iterated = self.expr(node.iter)
@@ -542,7 +567,7 @@ class Inference(Calls):
         place, found = (loop.lineno, loop.col_offset), {}
         for name in head.keys() & last.keys():
             one, other = head[name], last[name]
-            joined = found[name] = self.tokens.join(one, other)
+            joined = found[name] = self.join(one, other)
             if joined != one and one.is_tensor and other.is_tensor:
                 found[name] = self.tokens.at_head(joined, one, other, (place, name))
         return found
@@ -622,8 +647,8 @@ def _none_by_default(args: ast.arguments) -> set[str]:
     return {a.arg for a, d in pairs if isinstance(d, ast.Constant) and d.value is None}
 
 
-def _stated(kinds: list[Kind]) -> Kind | None:
-    """What several calls give for a parameter: what all of them that tell anything agree on."""
+def _agreed(kinds: list[Kind]) -> Kind | None:
+    """What all kinds are, of those that tell anything."""
     known = [k for k in kinds if k.what not in (UNKNOWN, "none")]
     if all(k.what == "none" for k in kinds):
         return SIMPLE["none"]

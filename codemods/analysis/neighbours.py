@@ -11,7 +11,7 @@ from .file_links import CallSite, FileLinks
 from .file_summary import read_program
 from .inference import Inference
 
-_MOST_LOADED = 64  # files whose trees are in memory at once
+_MOST_LOADED = 256  # files whose trees are in memory at once
 
 
 class Neighbours:

@@ -20,7 +20,9 @@ _MOST_CALLERS = 8  # of a function, of which the arguments are asked
 Test = Callable[[str], bool]
 _MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 _ENTERED = ("__call__", "__enter__", "__exit__")  # what an instance may run when it is used
+_LOOKED_THROUGH = ("__iter__", "__next__", "__getitem__", "__len__")
 _MADE = ("__init__", "__post_init__", "__call__")
+_PREPARING = ("PIL.", "torchvision.transforms.")
 _WRAPPERS = frozenset(["DataParallel", "DistributedDataParallel"])
 
 
@@ -244,7 +246,7 @@ class ProjectGraph:
         key = path, cls, reference
         if key not in self._named:
             self._named[key] = ()
-            self._named[key] = tuple(self._all_named(path, cls, reference))
+            self._named[key] = tuple(dict.fromkeys(self._all_named(path, cls, reference)))
         return self._named[key]
 
     def _all_named(self, path: str, cls: Place | None, reference: str) -> Iterator[Definition]:
@@ -256,18 +258,33 @@ class ProjectGraph:
             if cls is not None:
                 yield from self._attributes([Definition(*cls, True)], parts[1:])
             return
-        symbol = self.symbol(path, reference)
-        if symbol is not None:
-            yield symbol
+        starts = self._starts(path, reference)
+        if starts:
+            yield from starts
             return
         for at in range(len(parts), 0, -1):  # `Config().path`, `:model.encoder.run`, `:make()`
             head = ".".join(parts[:at]).removesuffix("()")
-            start = self.symbol(path, head) if head.strip(".") else None
-            if start is not None:
+            starts = self._starts(path, head) if head.strip(".") else []
+            for start in starts:
                 applied = start.is_class and parts[at:] == ["apply"]  # of an autograd.Function
                 given = self._given(start)
                 yield from given if applied else self._attributes(given, parts[at:])
+            if starts:
                 return
+
+    def _starts(self, path: str, reference: str) -> list[Definition]:
+        """What a reference names; of a table at the top of a file, all that it lists."""
+        file, _, name = reference.rpartition(":")
+        found = (path, name) if not file and name != reference else None
+        if found is None:
+            module, _, name = reference.rpartition(".")
+            there = self.modules.find(path, module) if module.strip(".") else None
+            found = (there[0], name) if there is not None and there[0] and not there[1] else None
+        listed = self.files[found[0]].tables.get(name, ()) if found is not None else ()
+        symbols = [self.symbol(found[0], each) for each in sorted(listed)] if found else []
+        known = [s for s in symbols if s is not None]
+        symbol = None if known else self.symbol(path, reference)
+        return known if symbol is None else [symbol]
 
     def _above(self, cls: Place, method: str) -> Iterator[Definition]:
         for path, name in self.line(cls)[1][1:]:
@@ -351,7 +368,8 @@ class ProjectGraph:
         if not symbol.is_class:
             yield symbol.place
             return
-        names = ("forward", "__call__") if self.is_module(symbol.place) else (*_MADE, *_ENTERED)
+        called = ("forward", "__call__") if self.is_module(symbol.place) else (*_MADE, *_ENTERED)
+        names = (*called, *_LOOKED_THROUGH)
         if mention.reference.endswith(".apply"):
             names = ("forward", "backward")
         yield from filter(None, (self.method(symbol.place, name) for name in dict.fromkeys(names)))
@@ -375,7 +393,18 @@ class ProjectGraph:
         if "forward" not in cls.methods or not self.is_module(place):
             return False
         wraps = any(b.rpartition(".")[2] in _WRAPPERS for b in self.line(place)[0])
-        return not wraps and not self.function_of((place[0], f"{place[1]}.forward")).drives
+        if wraps or self._is_transform(place):
+            return False
+        return not self.function_of((place[0], f"{place[1]}.forward")).drives
+
+    def _is_transform(self, place: Place) -> bool:
+        """Whether a module prepares images for a data set: it works with images of PIL or with the
+        transforms of torchvision, and not inside of another module."""
+        methods = (
+            self.function_of((place[0], f"{place[1]}.{n}")) for n in self.class_of(place).methods
+        )
+        named = {m.reference for method in methods for m in method.mentions}
+        return any(name.startswith(_PREPARING) for name in (*named, *self.line(place)[0]))
 
     def _compiled(self) -> Iterator[tuple[Place, str]]:
         for path, file in self.files.items():
@@ -488,7 +517,7 @@ class ProjectGraph:
         places = {name: self.handled.get((path, name)) for name in reached}
         handled = {name: frozenset(found) for name, found in places.items() if found}
         stamp = self._stamp(path) if targets or callers else ""
-        return FileLinks(reached, classes, targets, callers, handled, stamp)
+        return FileLinks(reached, classes, targets, callers, handled, stamp, path)
 
     def _references(self, file: FileSummary, reached: Iterable[str]) -> set[str]:
         """The names by which what is captured of a file uses what stands in others."""

@@ -98,13 +98,15 @@ def _findings(source: SourceFile, settings: Settings, within_fix: bool = False) 
     rules = enabled(settings, source.path)
     functions = context.program.captured(settings.scope)
     found = _captured(context, rules, functions) + _whole_file(context, rules)
-    changed = context.inference.affected()
+    changed = context.inference.affected(context.inference.suggested)
     if changed:
         alive, context = context.alive, context.supposing(changed)
         found = _with_assumed(_captured(context, rules, functions & changed), found)
         context.alive = alive
     for rule in rules:
         found = rule.conclude(context, found)
+    if not within_fix:
+        found += _on_some_path(context, rules, functions, found)
     suppressions = Suppressions(source)
     if settings.verified and context.facts:
         found = [_shown_by_run(f, context) for f in found]
@@ -174,6 +176,31 @@ def _with_assumed(supposed: list[Finding], found: list[Finding]) -> list[Finding
     asked = {_place(f) for f in supposed if f.fix is not None and f.fix.asked and _is_safe(f)}
     kept = [f for f in found if _is_safe(f) or _place(f) not in asked]
     return [*kept, *_only_assumed(supposed, kept)]
+
+
+_OF_VALUES = ("DYN1", "DYN2", "DYN5")  # what reads tensors, or branches on them
+
+
+def _on_some_path(
+    context: FileContext, rules: list[Rule], functions: set[Function], found: list[Finding]
+) -> list[Finding]:
+    """Findings that hold on one of several paths, where another binds something else or nothing.
+    There is no fix: nothing tells the paths apart."""
+    partly = context.inference.partly & functions
+    changed = context.inference.affected(partly) & functions
+    if not changed:
+        return []
+    known = {(f.code, f.line) for f in found}
+    of_values = [r for r in rules if r.code.startswith(_OF_VALUES)]
+    more = _captured(context.supposing(changed, any_path=True), of_values, changed)
+    return [
+        replace(f, fix=None, kept=_SOME_PATH)
+        for f in more
+        if f.level == ERROR and (f.code, f.line) not in known
+    ]
+
+
+_SOME_PATH = "it is a tensor on some paths alone"
 
 
 def _place(finding: Finding) -> tuple[str, int, int]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         file_writes,
         formats,
         inspect_package,
+        lock,
         notebook,
         rules_page,
         runner,
@@ -46,6 +47,7 @@ else:
     advise, inspect_package = OnDemand(".advise"), OnDemand(".inspect_package")
     completion, file_writes = OnDemand(".completion"), OnDemand(".file_writes")
     deep_stack, formats = OnDemand(".deep_stack"), OnDemand(".formats")
+    lock = OnDemand(".lock")
     language_server, notebook = OnDemand("..server.language_server"), OnDemand(".notebook")
     rules_page, runner = OnDemand(".rules_page"), OnDemand(".runner")
     side_by_side, trace_verify = OnDemand(".side_by_side"), OnDemand(".trace_verify")
@@ -120,6 +122,7 @@ _ALONE = {
     "completion": lambda words: completion.main(words),
     "advise": lambda words: advise.main(words),
     "inspect": lambda words: inspect_package.main(words),
+    "lock": lambda words: lock.main(words),
 }
 
 

@@ -36,6 +36,7 @@ COMMANDS = {
     "check": "only report; exit 1 on findings: the same as --check",
     "fix": "apply the safe fixes in place: the same as no command",
     "advise": "run a script, and rank what costs a step time: `dynfix advise train.py`",
+    "lock": "compare what two runs compiled: `dynfix lock diff old.lock new.lock`",
     "inspect": "what a package holds: `dynfix inspect model.dfx`",
     "rule": "explain a rule: `dynfix rule DYN201`",
     "server": "a language server, for editors, on stdin and stdout (needs dynfix[server])",

@@ -28,8 +28,15 @@ class CallRule(Rule):
             return
         if self.applies(node, context) and not is_logged(node, context):
             yield context.finding(
-                self, node, f"{self.message}: `{name}`", fix=self.fix(node, context)
+                self,
+                self.place(node, context) or node,
+                f"{self.message}: `{name}`",
+                fix=self.fix(node, context),
             )
+
+    def place(self, node: ast.Call, context: FileContext) -> ast.expr | None:
+        """Where the graph breaks for a call."""
+        return node
 
     def fix(self, node: ast.Call, context: FileContext) -> Any:
         """The Fix, where there is one."""

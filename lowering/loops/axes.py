@@ -187,6 +187,33 @@ def _resplit(nest: Nest, outer: tuple[Size, ...], extra: tuple[Size, ...]) -> Ne
     return None if _divides(aligned, inner) and not _divides(nest, set(nest.axes)) else aligned
 
 
+def following(nest: Nest, first: Sequence[Nest]) -> Nest:
+    """A pointwise nest over the space of nests whose result it reads, each element at the point
+    where it is stored; itself where it reads none of them so."""
+    for other in first:
+        for store in other.stores:
+            load = next((load for load in nest.loads if load.buffer is store.buffer), None)
+            places = None if load is None or nest.inner else _places(load.index, store, nest)
+            if places is not None:
+                return _rewritten(nest, other.space, (), _Mover(places))
+    return nest
+
+
+def _places(index: Index, store: Store, nest: Nest) -> dict[Atom, Index] | None:
+    """Where each axis is while the index gives what was stored, if it counts through all of the
+    buffer."""
+    steps = sorted(index.terms, key=lambda term: hint(term[1]))
+    places: dict[Atom, Index] = {axis: sizes.ZERO for axis in nest.axes if axis.size == 1}
+    count: Size = 1
+    for atom, factor in steps:
+        if not isinstance(atom, Axis) or factor != count:
+            return None
+        places[atom] = sizes.mod(sizes.floordiv(store.index, count), atom.size)
+        count *= atom.size
+    whole = index.offset == 0 and count == store.buffer.size and len(places) == len(nest.axes)
+    return places if whole else None
+
+
 def gains_divisions(before: Nest, after: Nest) -> bool:
     return after is not before and _divisions(after) > _divisions(before)
 

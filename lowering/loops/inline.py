@@ -44,6 +44,7 @@ OFTEN = 2  # times that it may be computed by what has been inlined into one nes
 LEAST_CUT = 16  # elements of a row that vectors read as it lies
 MOST_VALUES = 160  # of one nest: keeps compile time and registers in bounds
 MOST_LOADS = 14
+SMALL_FACTOR = 1 << 20  # elements of a matrix that a kernel of its own brings in order
 LIBRARY = 16  # cost from which an operation is a function of a library
 OWN = frozenset({"exp", "exp2", "erf", "sigmoid", "lgamma"})  # made of others, in float32
 
@@ -174,6 +175,11 @@ def _inlinable(nest: Nest, readers: Mapping[Nest, int]) -> bool:
     count = hint(points(nest))
     loads = nest.loads
     buffer = nest.stores[0].buffer
+    if any(reader.multiplies for reader in readers):
+        turned = any(load.index is not nest.stores[0].index for load in loads)
+        often = max(_products(buffer, reader) for reader in readers)
+        if often > count or (turned and count <= SMALL_FACTOR):
+            return False
     evaluations = max((_evaluations(buffer, reader) for reader in readers), default=0)
     cheap = len(loads) <= MOST_NARROW and cost(nest) <= CHEAP
     if cheap and len(loads) <= 2:
@@ -185,6 +191,12 @@ def _inlinable(nest: Nest, readers: Mapping[Nest, int]) -> bool:
     if cheap and wide <= 1:
         return True
     return len(readers) == 1 or (len(readers) == 2 and wide <= 3 and cost(nest) <= TWICE)
+
+
+def _products(buffer: Buffer, reader: Nest) -> int:
+    """How many elements of the buffer a matrix product takes, some of them more than once."""
+    loads = (load for load in reader.loads if load.buffer is buffer)
+    return sum(hint(prod(axis.size for axis in axes_of(load))) for load in loads)
 
 
 def _evaluations(buffer: Buffer, reader: Nest) -> int:

@@ -41,6 +41,9 @@ from .sizes import Atom, Axis, FloorDiv, Index
 RUNNING = {"running sum": "sum", "running prod": "prod"}
 PARTIAL = "partial sum"
 SQUARES, EXPONENTIALS = "squares", "exponentials"
+# Sums of products on tensor cores, by how float32 is multiplied there (`tl.dot`'s names): rounded
+# to TF32, or as sums of three products of what TF32 holds, which is nearly exact.
+PRODUCTS = {"products in tf32": "tf32", "products in tf32x3": "tf32x3"}
 # The operation that joins two partial results of a reduction.
 JOINED_BY = {
     "sum": "add",
@@ -182,7 +185,9 @@ class Reduced(Value):
     """`value` folded over the inner axes. max, min, argmax, argmin propagate NaN; argmax and argmin
     give the first row-major position within `inner` (int64); any and all take and give bool. sum
     and prod fold in `dtype`, the value's own. A target may make `SQUARES`, sum((v - mean(v))^2),
-    and `EXPONENTIALS`, sum(exp(v - max(v))), where what equals max(v) counts 1."""
+    and `EXPONENTIALS`, sum(exp(v - max(v))), where what equals max(v) counts 1. The value of
+    `PRODUCTS` is a product of two float32 values, each from memory by other axes of space: a matrix
+    product, for targets that run points at once."""
 
     kind: str
     value: Value
@@ -247,6 +252,11 @@ class Nest(Node):
     @Lazy
     def is_reduction(self) -> bool:
         return any(store.value.folds for store in self.stores)
+
+    @Lazy
+    def multiplies(self) -> bool:
+        """Whether it is a matrix product, which has a kernel without other folds."""
+        return any(isinstance(v, Reduced) and v.kind in PRODUCTS for v in self.values)
 
     @Lazy
     def roots(self) -> tuple[Value, ...]:

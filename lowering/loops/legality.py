@@ -11,6 +11,7 @@ from .dump import dump
 from .ir import (
     EXPONENTIALS,
     PARTIAL,
+    PRODUCTS,
     REDUCTIONS,
     RUNNING,
     SQUARES,
@@ -157,7 +158,7 @@ def _op_problems(value: Op) -> Iterator[str]:
 
 
 def _reduced_problems(value: Reduced) -> Iterator[str]:
-    if value.kind not in (*REDUCTIONS, SQUARES, EXPONENTIALS):
+    if value.kind not in (*REDUCTIONS, *PRODUCTS, SQUARES, EXPONENTIALS):
         yield f"unknown reduction {value.kind}"
     expected = torch.int64 if value.kind.startswith("arg") else value.value.dtype
     if value.dtype != expected or value.value.dtype in HALVES:

@@ -55,5 +55,7 @@ OPS: dict[str, Signature] = {
     **_table("eq ne lt le gt ge", Signature(2, ALL, torch.bool)),
     # a random number in [0, 1): seed, stream, place; the same for the same three
     "uniform": Signature(3, frozenset({torch.int64}), torch.float32, cost=50),
+    # to the ten bits of a mantissa that tensor cores take, to nearest, ties away from zero
+    "tf32": Signature(1, frozenset({torch.float32})),
     **_table("isnan isinf signbit", Signature(1, FLOATS, torch.bool)),
 }

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 
 from . import sizes
-from .axes import LEAST_ROWS, align, axes_of, gains_divisions
+from .axes import LEAST_ROWS, align, axes_of, following, gains_divisions
 from .fuse_passes import is_disjoint, share_passes
 from .ir import (
     Buffer,
@@ -226,11 +226,16 @@ def _runs_in_vectors(nests: Sequence[Nest]) -> bool:
 
 
 def _fused(first: list[Nest], second: list[Nest], space: tuple[Size, ...]) -> list[Nest] | None:
+    if any(nest.multiplies for nest in first):
+        second = [following(nest, first) for nest in second]
     aligned = [align(nest, space) for nest in (*first, *second)]
     made = [nest for nest in aligned if nest is not None]
     if len(made) < len(aligned) or not _pays(space, made):
         return None
     before, after = made[: len(first)], made[len(first) :]
+    products = sum(nest.multiplies for nest in made)
+    if products > 1 or (products and sum(bool(nest.inner) for nest in made) > 1):
+        return None
     if _has_rows(made):
         if not _share_rows(before, after):
             return None

@@ -164,7 +164,8 @@ def scale(index: Index, factor: Size) -> Index:
 
 
 def _canonical(factors: dict[Atom, Size], offset: Size) -> Index:
-    """Drop zero terms, sort, and join `k*d*(e // d) + k*(e % d)` into `k*e`."""
+    """Drop zero terms, sort, and join `k*d*(e // d) + k*(e % d)` into `k*e`, as well as
+    `k*d*(e // d % n) + k*(e % d)` into `k*(e % (d*n))`."""
     factors = {atom: factor for atom, factor in factors.items() if factor != 0}
     for atom, factor in factors.items():
         if isinstance(atom, Mod):
@@ -176,9 +177,26 @@ def _canonical(factors: dict[Atom, Size], offset: Size) -> Index:
                     if a is not atom and all(a is not q for q, _ in quotient.terms)
                 }
                 return add(_canonical(rest, offset - quotient.offset), scale(atom.base, factor))
+            joined = _next_digit(atom, factor, factors)
+            if joined is not None:
+                rest = {a: f for a, f in factors.items() if a is not atom and a is not joined[0]}
+                return add(_canonical(rest, offset), scale(joined[1], factor))
     terms = factors.items()
     ordered = sorted(terms, key=lambda term: term[0].text) if len(factors) > 1 else terms
     return Index(tuple(ordered), offset)
+
+
+def _next_digit(atom: Mod, factor: Size, factors: Mapping[Atom, Size]) -> tuple[Atom, Index] | None:
+    """The term that goes on where `factor * atom` ends, and the remainder that both make."""
+    step = factor * atom.divisor
+    found = [a for a, f in factors.items() if isinstance(a, Mod) and a is not atom and f == step]
+    quotient = floordiv(atom.base, atom.divisor) if found else ZERO
+    for other in found:
+        if other.base is quotient:
+            whole = mod(atom.base, atom.divisor * other.divisor)
+            if len(whole.terms) == 1 and isinstance(whole.terms[0][0], Mod):
+                return other, whole
+    return None
 
 
 def bounds(index: Index) -> Bounds:

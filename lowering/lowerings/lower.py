@@ -36,6 +36,7 @@ from . import (
 )
 from .lower_convolutions import with_wider_groups
 from .lower_depthwise import depthwise_in_loops, turned_depthwise
+from .lower_implicit_gemm import implicit_gemm
 from .lower_products import aligned_product, wants_alignment, with_room
 from .lower_writes import Write, write_back
 from .lowering_context import LoweringContext
@@ -53,6 +54,14 @@ TABLES = (
     lower_pool,
     lower_random,
 )  # imported for the lowerings that they register
+# Products and convolutions in another form than the library's call, where that is faster.
+OTHER_FORMS = (
+    with_room,
+    with_wider_groups,
+    turned_depthwise,
+    depthwise_in_loops,
+    implicit_gemm,
+)
 _VIEWS = frozenset(
     {aten._unsafe_view.default, aten._reshape_alias.default, aten.lift_fresh.default}
 )
@@ -306,7 +315,7 @@ class GraphLowering:
         args, kwargs = self.resolve(node.args), self.resolve(node.kwargs)
         if wants_alignment(node) and all(isinstance(arg, Ref) for arg in args):
             return aligned_product(self.ctx, node, args)
-        for other_form in (with_room, with_wider_groups, turned_depthwise, depthwise_in_loops):
+        for other_form in OTHER_FORMS:
             made = other_form(self.ctx, node, args)
             if made is not None:
                 return made

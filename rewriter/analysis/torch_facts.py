@@ -124,7 +124,9 @@ BOOL_ATTRIBUTES = _words(
     "requires_grad is_cuda is_leaf is_sparse is_quantized is_meta is_cpu is_mps is_nested is_xpu"
 )
 
-_TUPLE_LAYERS = _words("LSTM GRU RNN LSTMCell MultiheadAttention AdaptiveLogSoftmaxWithLoss")
+_TUPLE_LAYERS = _words(
+    "LSTM GRU RNN RNNBase LSTMCell MultiheadAttention AdaptiveLogSoftmaxWithLoss"
+)
 _CONTAINERS = _words("ModuleList ModuleDict ParameterList ParameterDict Module")
 _LAYERS = _words(
     """

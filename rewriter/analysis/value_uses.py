@@ -332,17 +332,17 @@ class ValueUses:
             return [] if kept else [(ESCAPE, call)]
         module = self.context.kind(call.func)
         if module.what == MODULE:
-            return self._layer(call, module)
+            return self._layer(call, module, node)
         return self._followed(call, node)
 
     def _given(self, call: ast.Call) -> Uses:
         return [] if self.new(call) else self._climb(call)
 
-    def _layer(self, call: ast.Call, module: Kind) -> Uses:
+    def _layer(self, call: ast.Call, module: Kind, node: ast.AST) -> Uses:
         last = (module.cls or "").rpartition(".")[2]
         known = (module.cls or "").startswith("torch.nn.") and tables.layer(last)
         if not known or known[0] == "container" or last == "Sequential":
-            return [(UNKNOWN, call)]
+            return self._followed(call, node)
         if module.const is True:
             return [(WRITE, call), *self._climb(call)]
         return self._given(call)

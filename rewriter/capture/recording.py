@@ -27,7 +27,7 @@ from .. import catalogue
 from . import made_histories, rehearsal, tensor_classes
 from .effects import dressings
 from .guarded_kinds import BY_IDENTITY, is_constant
-from .numbers import constant_values, moving_arrays, open_shapes, scalars
+from .numbers import constant_values, moving_arrays, open_shapes, scalars, traced_arrays
 from .numbers.symbolic import RecordedSymbols, make_static
 from .reads import HISTORY
 from .segments import Segment
@@ -246,7 +246,7 @@ def _last_checks(recorder: Recorder) -> None:
             catalogue.SLIPPED,
             "a tensor was written, or got a gradient history, in code that is not traced",
         )
-    elif constant_values.written(recorder) or moving_arrays.written(recorder):
+    elif any(each.written(recorder) for each in (constant_values, moving_arrays, traced_arrays)):
         recorder.stop(catalogue.UNSUPPORTED, "an array is written that shares a tensor's memory")
     elif torch.is_grad_enabled() != recorder.grad_mode or recorder.open_contexts:
         recorder.stop(catalogue.UNSUPPORTED, "the call leaves grad mode or autocast changed")
@@ -442,6 +442,13 @@ def leaf(recorder: Recorder, obj: Any) -> Recipe | None:
         return _tensor(recorder, obj)
     if type(obj) in scalars.TRACED:
         return obj.recipe if scalars.live_in(recorder, obj) else ConstRecipe(scalars.plain(obj))
+    if traced_arrays.live_in(recorder, obj):
+        given = vars(obj).get("given")
+        if given is not None:
+            return leaf(recorder, given)
+        return traced_arrays.recipe(obj, partial(_tensor, recorder))
+    if type(obj) is traced_arrays.TracedArray:
+        raise CannotRebuild("a view of an array that the graph does not know is returned or stored")
     if type(obj) is torch.Size:
         return Apply(
             partial(of_sequence, torch.Size),

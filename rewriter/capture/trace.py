@@ -42,6 +42,7 @@ from .numbers import (
     open_shapes,
     scalar_forms,
     scalars,
+    traced_arrays,
     traced_sizes,
 )
 from .provenance import Unguardable
@@ -139,6 +140,8 @@ class Recorder(ReadRecorder):
             return func(*args, **kwargs)
         if name == "numpy" and constant_values.are(self, args, given=True):
             return constant_values.as_array(self, func, args, kwargs)
+        if name == "numpy" and traced_arrays.takes(args, kwargs):
+            return traced_arrays.of_tensor(self, args[0])
         if name in ("requires_grad_", "detach_") and self._needs_no_change(name, args, kwargs):
             return func(*args, **kwargs)
         if name == "get:grad_fn" and histories.stays_leaf(self, args[0]):
@@ -183,6 +186,15 @@ class Recorder(ReadRecorder):
             with _without_classes():
                 self._bind(result, made)
         return result
+
+    def with_memory(self, tensor: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        """`own`, which holds the same, in the place of `tensor`: to the graph, an alias."""
+        alias = torch.ops.aten.alias.default
+        node = self.segment.call(
+            "call_function", alias, (self.node(tensor),), {}, self.origin_text()
+        )
+        self._bind(own, node)
+        return own
 
     def _is_given(self, tensor: torch.Tensor) -> bool:
         return self.reshaped.get(value := self.value(tensor), value).home == CALL_INPUT

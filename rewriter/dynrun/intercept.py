@@ -55,6 +55,7 @@ def install(session: Session, eager_calls: int) -> None:
         if session.background is not None and seconds is not None:
             session.background.torch_took(seconds)
         Hooks(session, eager_calls).__enter__()
+        session.torch_is_there()
 
     if "torch" in sys.modules:
         into(sys.modules["torch"])
@@ -90,7 +91,7 @@ class Hooks:
 
 class AfterImport(importlib.abc.MetaPathFinder):
     """Calls `then(module, seconds)` once `name` has been imported, in so many seconds of processor
-    time, and takes itself out."""
+    time, and takes itself out. Who only asks whether there is such a module imports nothing."""
 
     def __init__(self, name: str, then: Callable[[ModuleType, float], None]) -> None:
         self.name, self.then = name, then
@@ -99,7 +100,10 @@ class AfterImport(importlib.abc.MetaPathFinder):
         if fullname != self.name:
             return None
         sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            sys.meta_path.insert(0, self)
         if spec is not None and spec.loader is not None:
             self._wrap(spec.loader)
         return spec
@@ -109,6 +113,8 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
             start = time.process_time()
             original(module)
             self.then(module, time.process_time() - start)

@@ -36,6 +36,7 @@ from .session import Session
 
 Fix = Callable[[list[str], list[Any]], None]
 Advise = Callable[[list[str], Any, str, int | None], None]
+_FAILED = "--lock: neither written nor compared: the script failed"
 
 
 def main(
@@ -73,6 +74,7 @@ def main(
         launch.let_workers_use(own)
         atexit.unregister(session.print_report)  # the workers have something to tell
         atexit.unregister(session.print_summary)
+        session.lock = session.lock_check = ""
     elif arguments.profile:
         profiled: Any = public("ProfiledRun")
         profiled(summary.ranked(arguments.profile))
@@ -81,8 +83,24 @@ def main(
         emit_source(arguments.emit_source)
     if not arguments.disable:
         _install(arguments, session, script)
-    as_python.run(script, session.stop)
-    return 0
+    return _run(script, session)
+
+
+def _run(script: list[str], session: Session) -> int:
+    """The status of a script that ends well is what its lock says."""
+    if not session.lock and not session.lock_check:
+        as_python.run(script, session.stop)
+        return 0
+    try:
+        as_python.run(script, session.stop)
+    except SystemExit as left:
+        if left.code not in (None, 0):
+            summary.say_line(_FAILED)
+            raise
+    except BaseException:
+        summary.say_line(_FAILED)
+        raise
+    return session.end_lock()
 
 
 def _advise_at_exit(session: Session, asked: str, advise: Advise) -> None:
@@ -120,8 +138,10 @@ def _at_exit(end: Callable[[], object]) -> None:
 
 def _install(arguments: argparse.Namespace, session: Session, script: Sequence[str]) -> None:
     shown = arguments.explain or arguments.report or arguments.profile or arguments.advise
-    first = shown or arguments.verify or arguments.fix
-    at_once = first or arguments.fullgraph or arguments.emit_source
+    locked = session.lock or session.lock_check
+    first = shown or locked or arguments.verify or arguments.fix
+    written = arguments.emit_source or arguments.write_kernels
+    at_once = first or arguments.fullgraph or written
     if arguments.eager_calls is None and not at_once:
         builder = BuildProcess(arguments.build_after_exit) if arguments.build_process else None
         session.compile_in_background(arguments.overhead / 100, script, builder)
@@ -138,6 +158,10 @@ def _session(arguments: argparse.Namespace) -> Session:
     session = Session(arguments.explain, **compile_arguments(arguments))
     session.kinds, session.exclude = arguments.compile, tuple(arguments.exclude)
     session.verify = arguments.verify
+    write, check = (os.environ.pop(name, "") for name in ("DYNFIX_LOCK", "DYNFIX_LOCK_CHECK"))
+    session.write_kernels = arguments.write_kernels
+    session.lock = _at(arguments.lock or write)
+    session.lock_check = _at(arguments.lock_check or check)
     session.thorough = bool(arguments.verify or arguments.fix)
     if arguments.report:
         session.keep = True
@@ -153,6 +177,11 @@ def _session(arguments: argparse.Namespace) -> Session:
             session.keep = True
             atexit.register(session.print_summary)
     return session
+
+
+def _at(path: str) -> str:
+    """A file of this process, wherever the script goes."""
+    return summary.ranked(os.path.abspath(path)) if path else ""
 
 
 if __name__ == "__main__":

@@ -133,7 +133,7 @@ class Collector:
         return {group: self._kernel(unit, group, *made) for group, made in launches.items()}
 
     def _kernel(self, unit: Any, group: Any, launch: Any, buffers: Any) -> Any:
-        record = KernelRecord.of(unit, group, buffers)
+        record = KernelRecord.of(unit, group, launch, buffers)
         record.code, record.graph = record.code[:CODE], f"graph {len(self.graphs)} {unit.name}"
         self.kernels.append(record)
         return record.timed(launch, self), buffers

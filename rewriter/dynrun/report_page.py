@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 
 from ... import __version__
-from . import summary
+from ..lock.stable_text import as_in_source
 
 LARGEST = 4_500_000  # bytes of the page; what takes most room is left out beyond that
 LINES = 4000  # of one file
@@ -100,7 +100,7 @@ def _function(name: str, entry: Any) -> dict[str, Any]:
             for recording in recordings
             for site in recording.sites
         ],
-        "recompiles": [summary._users(why) for why in entry.recompiles],
+        "recompiles": [as_in_source(why) for why in entry.recompiles],
         "guards": sum(len(r.guards) for r in recordings),
     }
 

@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import glob
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -87,9 +88,9 @@ def _when(group: Any) -> None:
         "--eager-calls",
         type=_count,
         metavar="N",
-        help="compile a module at once after N eager calls (--advise, --explain, --fix, --profile,"
-        " --report and --verify: 0; --fullgraph and --emit-source: 1), not beside the script where"
-        " it pays",
+        help="compile a module at once after N eager calls (--advise, --explain, --fix, --lock,"
+        " --profile, --report and --verify: 0; --fullgraph, --emit-source and --write-kernels: 1),"
+        " not beside the script where it pays",
     )
     group.add_argument(
         "--overhead",
@@ -153,11 +154,32 @@ def _shown(group: Any) -> None:
         help="write the rewritten source of every captured function to DIR",
     )
     group.add_argument(
+        "--write-kernels",
+        type=_folder,
+        metavar="DIR",
+        help="write each kernel to DIR, to be read and edited; edited ones are used where they give"
+        " what the original gives",
+    )
+    group.add_argument(
         "--report",
         type=_file,
         metavar="FILE.html",
         help="write a page with the source, its breaks, guards and kernels, the graphs and the"
         " timeline; it holds source code",
+    )
+    group.add_argument(
+        "--lock",
+        type=_file,
+        metavar="FILE",
+        help="write what was compiled: graphs, breaks, recompiles, guards and kernels, by the"
+        " script's lines; equal runs write equal files",
+    )
+    group.add_argument(
+        "--lock-check",
+        type=_there,
+        metavar="FILE",
+        help="compare the run with such a file, and end with status 1 where a graph, a break, a"
+        " recompile or a kernel changed",
     )
     group.add_argument(
         "--profile",
@@ -291,6 +313,13 @@ def _file(path: str) -> str:
     return os.path.abspath(path)
 
 
+def _there(path: str) -> str:
+    stem, ending = (glob.escape(part) for part in os.path.splitext(path))
+    if not os.path.isfile(path) and not glob.glob(f"{stem}.rank*{ending}"):
+        raise argparse.ArgumentTypeError(f"there is no file {path}: `--lock {path}` writes it")
+    return os.path.abspath(path)
+
+
 def _folder(path: str) -> str:
     try:
         os.makedirs(path, exist_ok=True)
@@ -298,4 +327,4 @@ def _folder(path: str) -> str:
         raise argparse.ArgumentTypeError(f"{path} cannot be made: {error.strerror}") from None
     if not os.access(path, os.W_OK):
         raise argparse.ArgumentTypeError(f"{path} cannot be written")
-    return path
+    return os.path.abspath(path)

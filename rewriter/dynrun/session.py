@@ -37,6 +37,9 @@ class Session:
         self.exclude: tuple[str, ...] = ()
         self.report = ""  # the file of `--report`
         self.advise = ""  # the format of `--advise`
+        self.write_kernels: str | None = None  # a folder
+        self.lock = self.lock_check = ""  # the files of `--lock` and `--lock-check`
+        self._root, self._is_noted = os.getcwd(), False
         self.script: Sequence[str] = ()
         self._collector: Any = None
         self.left: dict[str, Any] = {}  # modules whose calls outside of their step stayed in eager
@@ -136,6 +139,26 @@ class Session:
             missing = isinstance(error, ImportError)
             why = "it needs jinja2: pip install jinja2" if missing else str(error)
             summary.say_line(f"--report: not written: {why}")
+
+    def torch_is_there(self) -> None:
+        """The script has loaded torch: what is compiled from now on is noted for a lock, and its
+        kernels are written."""
+        if self.write_kernels:
+            config: Any = public("config")
+            config.write_kernels = self.write_kernels
+        if self.lock or self.lock_check:
+            lock: Any = public("lock")
+            lock.begin(self._root)
+            self._is_noted = True
+
+    def end_lock(self) -> int:
+        """Write what was compiled, or compare it; the exit status."""
+        if not self._is_noted:
+            why = "compiling is off" if "torch" in sys.modules else "the script does not load torch"
+            summary.say_line(f"--lock: nothing was compiled: {why}")
+            return 2
+        end_lock: Any = public("end_lock")
+        return int(end_lock(self.lock, self.lock_check, summary.say_line))
 
     def costs(self) -> Any:
         """What the run's graph breaks, recompiles and host reads cost; None where nothing was

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from ..lock.stable_text import as_in_source
 from . import summary
 from .report_data import Collector, TimeSpan
 
@@ -331,7 +332,7 @@ def _add_recompiles(costs: Costs, captured: Sequence[tuple[str, Any]], steps: in
             reasons = part.recompiles[1 - len(made) :] if len(made) > 1 else ()
             for number, why in enumerate(reasons, 1):
                 seconds = sum(made[number].compile_times.values())
-                cost = _recompiled(costs, name, summary._users(why), made[: number + 1])
+                cost = _recompiled(costs, name, as_in_source(why), made[: number + 1])
                 cost.times += 0 if cost.kind == "graph break" else 1 / steps
                 cost.add("compiling", 1e3 * seconds / steps)
 

@@ -2,23 +2,14 @@
 
 import contextlib
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from ...runtime.cache.run_history import COMPILED, EAGER, MET, RECORDED
+from ..lock.stable_text import as_in_source
 
-_AS_IN_SOURCE = [
-    (re.compile(pattern), written)
-    for pattern, written in (
-        (r"\.__dict__\['_(?:modules|parameters|buffers)'\]\['(\d+)'\]", r"[\1]"),
-        (r"\.__dict__\['_(?:modules|parameters|buffers)'\]\['(\w+)'\]", r".\1"),
-        (r"\.__dict__\['(\w+)'\]", r".\1"),
-    )
-]
-_OWN_PLACE = re.compile(r" \([^()]*rewriter/frontend/module_class\.py:\d+\)")
 LITTLE = 0.05  # seconds that nothing is said of
 SHOWN = 12  # breaks, and reasons to record again, that a summary shows
 
@@ -80,7 +71,7 @@ def _recorded(name: str, entry: Any) -> Iterator[str]:
         yield from (f"      - {line}" for line in change.before.splitlines())
         yield from (f"      + {line}" for line in change.after.splitlines())
     for why in entry.recompiles:
-        yield f"    recorded again: {_users(why)}"
+        yield f"    recorded again: {as_in_source(why)}"
 
 
 def summary(captured: list[tuple[str, Any]], background: Any) -> str:
@@ -91,7 +82,7 @@ def summary(captured: list[tuple[str, Any]], background: Any) -> str:
         {(s.file, s.line, s.reason.code): s for _, e in entries for s in _sites(e)}.values()
     )
     seconds = sum(sum(r.compile_times.values()) for _, e in entries for r in e.all_recordings)
-    again = [(name, _users(why)) for name, entry in entries for why in entry.recompiles]
+    again = [(name, as_in_source(why)) for name, entry in entries for why in entry.recompiles]
     lines = [
         f"[bold]dynrun[/bold]: {counted(len(entries), 'function')},"
         f" {counted(graphs, 'graph')}, {counted(len(sites), 'break')},"
@@ -162,15 +153,6 @@ def _break(site: Any) -> str:
     place = f"{os.path.relpath(site.file) if os.path.isabs(site.file) else site.file}:{site.line}"
     found = f"{reason.code} {_escaped(reason.message)}"
     return f"  [yellow]{_escaped(place)}[/yellow] {found}: {_escaped(way_out)}"
-
-
-def _users(why: str) -> str:
-    """Without places in this package: the call of a module is a function of ours. Attributes and
-    submodules are written as in source, not by the dicts in which a guard finds them."""
-    why = _OWN_PLACE.sub("", why)
-    for pattern, written in _AS_IN_SOURCE:
-        why = pattern.sub(written, why)
-    return why
 
 
 def _sites(entry: Any) -> list[Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ... import __getattr__ as public  # the package's lazy table
 from ...runtime import diagnostics
 from ...runtime.environment import supported_torch  # noqa: F401, it raises if torch is too old
 from ...runtime.errors import OptionError, PackageError
@@ -258,3 +259,8 @@ def allow_in_graph(fn: Any) -> Any:
 def is_compiling() -> bool:
     """Whether the code that asks is being captured now."""
     return current.recorder() is not None or torch.compiler.is_compiling()
+
+
+if os.environ.get("DYNFIX_LOCK") or os.environ.get("DYNFIX_LOCK_CHECK"):
+    begin_lock: Any = public("begin_lock")  # which loads the compiler
+    begin_lock()

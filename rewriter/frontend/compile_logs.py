@@ -142,8 +142,8 @@ def _python(module: GraphModule) -> str:
 
 def _kernels(unit: Any, launches: dict[Any, Any]) -> dict[Any, Any]:
     pipeline = importlib.import_module("...lowering.pipeline", __package__)
-    for group, (_, buffers) in launches.items():
-        kernel = pipeline.KernelFacts.of(unit, group, buffers)
+    for group, (launch, buffers) in launches.items():
+        kernel = pipeline.KernelFacts.of(unit, group, launch, buffers)
         _say("fusion", functools.partial("{}: {}".format, unit.name, kernel))
         _say("output_code", functools.partial(str, kernel.code))
     return launches

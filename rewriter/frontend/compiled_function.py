@@ -13,7 +13,7 @@ from ...runtime import diagnostics
 from ...runtime.background_budget import exclusive
 from ...runtime.environment.supported_torch import warn_if_untested
 from ...runtime.errors import BuildError, GraphBreakError
-from ...runtime.guards.guard import Arg, GuardState, Kwarg, Obj, is_transformed, is_watched
+from ...runtime.guards.guard import Arg, GuardState, Kwarg, Obj, Path, is_transformed, is_watched
 from ...runtime.options import Options
 from ...runtime.programs.dispatch import Dispatcher
 from ...runtime.programs.entry import CacheEntry
@@ -22,6 +22,7 @@ from ...runtime.warning_filters import suppress_warnings
 from .. import catalogue
 from ..capture import current, lookahead, places, uncapturable
 from ..capture.dynamic_inputs import DynamicInputs
+from ..capture.numbers import traced_arrays
 from ..capture.numbers.symbolic import RecordedSymbols
 from ..capture.recording import Failed, Recording, finish
 from ..capture.repeatable import Again, Generators
@@ -43,9 +44,17 @@ from .thread_modes import under_modes_of_caller
 from .warning_origins import named
 
 _live: "weakref.WeakSet[CompiledFunction]" = weakref.WeakSet()
+watchers: list[Callable[["CompiledFunction"], None]] = []
+"""Who is told of each compiled function; its parts are reached from it."""
+
 _recording_lock = threading.RLock()
 FAILURES_KEPT = 2
 MORE_VARIANTS = 4  # times as many of a part as of a function
+
+
+def _loaded(recorder: Recorder, value: Any, path: Path) -> Any:
+    """An argument of the call."""
+    return traced_arrays.of_argument(recorder, recorder.known.loaded(value, path))
 
 
 class CompiledFunction:
@@ -87,6 +96,8 @@ class CompiledFunction:
         self._variants = Variants(self.name, options, most)
         self._dispatcher = Dispatcher(self._record, options.recompile_limit)
         _live.add(self)
+        for watch in watchers if family is None else ():
+            watch(self)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         active = current.recorder()
@@ -317,8 +328,9 @@ class CompiledFunction:
         self, recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         recorder.known.register(self.fn, Obj(self.fn, getattr(self.fn, "__qualname__", "fn")))
-        given = tuple(recorder.known.loaded(value, Arg(i)) for i, value in enumerate(args))
-        named = {name: recorder.known.loaded(value, Kwarg(name)) for name, value in kwargs.items()}
+        loaded = functools.partial(_loaded, recorder)
+        given = tuple(loaded(value, Arg(i)) for i, value in enumerate(args))
+        named = {name: loaded(value, Kwarg(name)) for name, value in kwargs.items()}
         return call_ops.call_root(recorder, self.fn, given, named)
 
     def _why_missed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import os
 from typing import Any
 
+from ...lowering import stored_graphs
 from ...runtime.cache import disk_cache
 from ...runtime.options import Options
 from ..capture.dynamic_inputs import DynamicInputs
@@ -18,11 +19,12 @@ _OWN = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 class FirstCall:
     """Of one compiled function. Nothing is kept of entries of ours, which stand for any object,
-    and under `fullgraph=True`, where the first call has to say what breaks."""
+    under `fullgraph=True`, where the first call has to say what breaks, and where kernels are
+    watched, which is to show the same in each process."""
 
     def __init__(self, fn: Any, options: Options) -> None:
         code = getattr(fn, "__code__", None)
-        watched = options.backend == "native" and not options.fullgraph
+        watched = options.backend == "native" and not (options.fullgraph or stored_graphs.watchers)
         of_user = code is not None and not code.co_filename.startswith(_OWN)
         self._code = code if watched and of_user else None
         self._misses, self._outlived = 0, False

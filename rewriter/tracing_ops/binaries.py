@@ -11,7 +11,7 @@ import torch
 from ..capture.effects import SideEffect
 from ..capture.guarded_kinds import HASHING, MAPPINGS, is_constant
 from ..capture.nested import concretize, has_traced, tensors_in
-from ..capture.numbers import scalars
+from ..capture.numbers import scalars, traced_arrays
 from ..capture.trace import Recorder
 from . import branches, c_calls, items, texts
 from .lookup import MISSING, PLAIN_TYPES, is_stable, on_class, python_method
@@ -49,6 +49,8 @@ def binary(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any)
         return texts.traced_text(rec, function, a, b)
     if op == "+" and isinstance(a, str) and isinstance(b, str):
         return scalars.apply(function, a, b)
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        a, b = traced_arrays.as_number(a), traced_arrays.as_number(b)
     if _simple(a) and _simple(b):
         return _formatted(op, function, a, b) if op == "%" else _numbers(function, *_agreeing(a, b))
     if op == "%" and isinstance(a, str):

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from ..capture.numbers import scalars
+from ..capture.numbers import scalars, traced_arrays
 from ..capture.trace import Recorder
 from . import c_calls, items
 from .lookup import MISSING, guard_classes, on_class, python_method
@@ -15,6 +15,7 @@ def truth(rec: Recorder, value: Any) -> bool:
     its length."""
     if value is None or isinstance(value, bool):
         return bool(value)
+    value = traced_arrays.as_one(value)
     if isinstance(value, torch.Tensor) or type(value) in scalars.TRACED:
         return bool(value)
     for name in _ASKED:

@@ -11,7 +11,7 @@ from .. import catalogue
 from ..capture.effects import SideEffect
 from ..capture.guarded_kinds import BY_WHAT_IT_IS, MAPPINGS, PLAIN_KEYS, SEQUENCES, is_constant
 from ..capture.nested import concretize
-from ..capture.numbers import constant_values, moving_arrays, scalars
+from ..capture.numbers import constant_values, moving_arrays, scalars, traced_arrays
 from ..capture.provenance import Unguardable, item_path
 from ..capture.trace import Recorder
 from . import c_calls
@@ -82,6 +82,8 @@ def _with_tensors(rec: Recorder, key: Any) -> Any:
         bounds = (key.start, key.stop, key.step)
         return slice(*(_with_tensors(rec, bound) for bound in bounds))
     key = as_index(rec, key)
+    if traced_arrays.is_traced(key):
+        return key.tensor
     if not constant_values.is_array(key):
         return key
     moving = moving_arrays.as_input(rec, key)
@@ -93,7 +95,8 @@ def _with_tensors(rec: Recorder, key: Any) -> Any:
 
 def as_index(rec: Recorder, value: Any) -> Any:
     """The number that an object of the user's stands for where one is needed."""
-    if isinstance(value, torch.Tensor) or type(value) in scalars.TRACED or is_constant(value):
+    known = type(value) in scalars.TRACED or traced_arrays.is_traced(value)
+    if isinstance(value, torch.Tensor) or known or is_constant(value):
         return value
     method = python_method(rec, value, "__index__")
     return value if method is None else rec.call(method, (value,), {})
@@ -204,6 +207,8 @@ def store(rec: Recorder, obj: Any, key: Any, value: Any) -> None:
         obj[_with_tensors(rec, key)] = value
         return
     if constant_values.is_array(obj):
+        if traced_arrays.among((key, value)):
+            rec.stop(catalogue.UNSUPPORTED, "what was made of a tensor is stored to an array")
         value = concretize(value)
         if rec.known.is_lent(obj):
             rec.stop(catalogue.UNSUPPORTED, "an array is written that shares a tensor's memory")

@@ -5,6 +5,7 @@ import ast
 from dataclasses import dataclass, replace
 
 from ..analysis.kinds import ANY, PYTHON_NUMBERS
+from ..analysis.name_scopes import rebindings
 from ..analysis.oracle import Oracle
 from ..analysis.proofs import moves
 from ..source.spans import Edit, Fix, Refusal, Safety
@@ -48,11 +49,11 @@ class Values:
 
 def value_pairs(node: ast.If, oracle: Oracle) -> Values | str:
     """The Values of an `if`, or a string that says why it is none."""
-    tests, bodies, last = [node.test], [node.body], node
+    tests, bodies, last = [node.test], [when_traced(node.body, oracle)], node
     while len(last.orelse) == 1 and isinstance(last.orelse[0], ast.If):
         last = last.orelse[0]
         tests.append(last.test)
-        bodies.append(last.body)
+        bodies.append(when_traced(last.body, oracle))
     if len(tests) == 1:
         rewrite = _Rewrite(node, oracle, "", "", optional=True)
         if len(node.body) == 1 and isinstance(node.body[0], ast.Continue):
@@ -62,6 +63,33 @@ def value_pairs(node: ast.If, oracle: Oracle) -> Values | str:
             return shape if isinstance(shape, str) else rewrite.doubt
         return Values((node.test,), shape.pairs, tuple(rewrite.before))
     return _chain(tests, bodies, last, oracle)
+
+
+def when_traced(body: list[ast.stmt], oracle: Oracle) -> list[ast.stmt]:
+    """The statements of a block that matter to compiled code: neither `if not torch.compiler
+    .is_compiling():`, under which prints and the like stand, nor what is computed for these."""
+    return [s for s in body if not (_is_eager_only(s, oracle) or _is_shown_only(s, oracle))]
+
+
+def _is_shown_only(statement, oracle):
+    """Whether a statement computes what stands under such an `if` alone."""
+    target = _target(statement, oracle)
+    if not target or not Chooser(oracle, statement).computes(statement.value):
+        return False
+    function = oracle.function(statement).node
+    nodes = list(ast.walk(function))
+    eager = {n for s in nodes if _is_eager_only(s, oracle) for n in ast.walk(s)}
+    loads = [n for n in nodes if isinstance(n, ast.Name) and n.id == target]
+    loads = [n for n in loads if isinstance(n.ctx, ast.Load)]
+    own = target not in rebindings(function).shared
+    return own and bool(loads) and eager.issuperset(loads)
+
+
+def _is_eager_only(statement, oracle):
+    test = statement.test if isinstance(statement, ast.If) and not statement.orelse else None
+    call = test.operand if isinstance(test, ast.UnaryOp) else None
+    asks = isinstance(call, ast.Call) and isinstance(test.op, ast.Not)
+    return asks and oracle.resolve(call.func) == "torch.compiler.is_compiling"
 
 
 def _skipped(node, rewrite, oracle):
@@ -79,7 +107,7 @@ def _skipped(node, rewrite, oracle):
 
 def _chain(tests, bodies, last, oracle):
     """The Values of a chain of which every part gives one value."""
-    bodies = [*bodies, last.orelse] if last.orelse else bodies
+    bodies = [*bodies, when_traced(last.orelse, oracle)] if last.orelse else bodies
     if all(map(_is_return, bodies)) and last.orelse:
         return Values(tuple(tests), ((None, *(b[0].value for b in bodies)),))
     targets = {_target(b[0], oracle) if len(b) == 1 else "" for b in bodies}
@@ -255,6 +283,10 @@ class _Rewrite:
 
     def shape(self):
         body, orelse = self.node.body, self.node.orelse
+        if self.optional:  # a form for compiled code
+            body, orelse = when_traced(body, self.context), when_traced(orelse, self.context)
+        if not body:
+            return "the branches do more than assign values"
         if len(orelse) == 1 and isinstance(orelse[0], ast.If):
             return "an `elif` follows that cannot be fixed, or not before this one"
         if _is_return(body):

@@ -257,3 +257,20 @@ def test_kernels_are_told_to_draw_as_eager(script):
         print("draws as eager:", dynfix.config.fallback_random, file=sys.stderr)
     """)("--eager-calls", "1")
     assert "draws as eager: True" in error and "draws as eager: False" in wanted
+
+
+def test_a_library_that_asks_whether_there_is_torch(script):
+    """As transformers does, before anybody imports it."""
+    run = script(
+        """
+        import importlib.util
+        assert importlib.util.find_spec("torch") is not None
+        import torch
+        net = torch.nn.Linear(3, 2)
+        for _ in range(3):
+            out = net(torch.ones(1, 3))
+        print(out.shape)
+        """,
+        subprocess.run,
+    )
+    assert "1 captured" in run("--explain", start=subprocess.run)[0]

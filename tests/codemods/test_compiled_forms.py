@@ -192,3 +192,36 @@ def test_numpys_numbers_are_pythons_when_compiled():
         for x in (torch.ones(0, 2), torch.ones(0)):
             assert torch.equal(broken(x, 2), plain["step"](x, 2))
     torch._dynamo.reset()
+
+
+_SHOWING = {
+    "before": "if x.sum() > 0:\n    print('large')\n    x = x * 2\nreturn x",
+    "both": "if x.sum() > 0:\n    x = x * 2\n    print(x)\nelse:\n    print('no')\n    x = x - 1\nreturn x",
+    "returned": "if x.sum() > 0:\n    print('large')\n    return x * 2\nreturn x - 1",
+    "number": "if x.sum() > 0:\n    n = int(x.sum())\n    x = x * 2\n    print(n)\nreturn x",
+    "chain": "if x.sum() > 2:\n    print(2)\n    x = x * 2\nelif x.sum() > 0:\n    x = x * 3\nelse:\n    print(0)\n    x = x + 1\nreturn x",
+}
+
+
+@pytest.mark.parametrize("name", _SHOWING)
+def test_a_choice_beside_which_something_is_printed(name):
+    """Eager prints; the form for compiled code selects."""
+    rows = "".join(f"    {row}\n" for row in _SHOWING[name].splitlines())
+    text = f"import torch\n\n\n@torch.compile\ndef step(x: torch.Tensor):\n{rows}"
+    fixed = support.fixed(text).source.text
+    assert f"if {_ASKED}" in fixed or f"if (\n        {_ASKED}" in fixed
+    for values in ([2.0, 3.0], [0.5, 0.25], [-1.0, -2.0]):
+        shown = []
+        for source in (text, fixed, fixed.replace(_ASKED, "True")):
+            space = {}
+            exec(source.replace("@torch.compile\n", ""), space)
+            with contextlib.redirect_stdout(io.StringIO()) as told:
+                shown.append((space["step"](torch.tensor(values)).tolist(), told.getvalue()))
+        (value, told), eager, (compiled, silent) = shown
+        assert eager == (value, told) and compiled == value and not silent
+
+
+def test_what_is_computed_for_more_than_a_print_stays():
+    rows = "    if x.sum() > 0:\n        n = x * 3\n        x = x * 2\n        print(n)\n    return x, n\n"
+    text = f"import torch\n\n\n@torch.compile\ndef step(x: torch.Tensor, n: torch.Tensor):\n{rows}"
+    assert "n = torch.where" in support.fixed(text).source.text

@@ -402,3 +402,109 @@ def test_a_decorator_that_makes_itself(tmp_path, monkeypatch):
     text += "@torch.compile\n@again(3)\ndef step(x: torch.Tensor):\n    return x[x > 0]\n"
     (tmp_path / "step.py").write_text(text)
     assert ("step.py", "DYN501") in found(".")
+
+
+OTHERS = {
+    "pkg/__init__.py": "",
+    "pkg/config.py": """from dataclasses import dataclass
+
+import torch
+
+
+@dataclass
+class State:
+    lengths: torch.Tensor
+    name: str
+
+
+class Base(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = torch.nn.LSTM if self.training else torch.nn.GRU
+        self.max = torch.nn.Linear(2, 2)
+
+    def longest(self, lengths: torch.Tensor):
+        return lengths.max()
+""",
+    "pkg/parts.py": """import torch
+
+
+class Doubles:
+    def run(self, x):
+        return x if x.sum() > 0 else -x
+
+
+class Halves:
+    def run(self, x):
+        return x.nonzero()
+
+
+class Pairs(torch.nn.ModuleList):
+    def __iter__(self):
+        drawn = torch.rand(len(self))
+        for i, part in enumerate(super().__iter__()):
+            if drawn[i] > 0.5:
+                yield part
+
+
+PARTS = {"doubles": Doubles, "halves": Halves}
+
+
+def first(x: torch.Tensor):
+    return x
+""",
+    "pkg/model.py": """import torch
+from .config import Base, State
+from .parts import PARTS, Pairs, first
+
+
+class Model(Base):
+    def __init__(self, inner: torch.nn.Module):
+        super().__init__()
+        self.rnn = self.cell(2, 2)
+        self.base = Base()
+        self.pairs = Pairs([Base()])
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor, state: State, sizes: dict[str, torch.Tensor], given):
+        x = self.rnn(x)[0]
+        x = x.narrow(0, 0, state.lengths.max())
+        x = x.narrow(0, 0, self.base.longest(x))
+        x = x.narrow(0, 0, sizes["x"])
+        first(given)
+        if given.min() > 0:
+            x = x + 1
+        for pair in self.pairs:
+            x = self.base.max(x)
+        return PARTS[state.name]().run(self.inner.nonzero(x))
+""",
+    "data.py": """import random
+
+import torch
+import torchvision.transforms.functional as F
+
+
+class Crop(torch.nn.Module):
+    def forward(self, img):
+        return F.crop(img, random.randint(0, 3), 0, 2, 2) if random.random() > 0.5 else img
+""",
+}
+
+
+def test_objects_of_other_files_are_known(tmp_path, monkeypatch):
+    """Their attributes, fields, methods and base classes; tables of classes; iteration; what a
+    function is given; and that modules which prepare images stay out."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, OTHERS)
+    out = support.command("check", "--isolated", "--no-cache", "--output-format", "json", ".")[1]
+    places = [(row["filename"], row["location"]["row"], row["code"]) for row in json.loads(out)]
+    assert [(line, code) for path, line, code in places if path == "pkg/model.py"] == [
+        (15, "DYN906"),
+        (16, "DYN105"),
+        (17, "DYN105"),
+        (18, "DYN105"),
+        (20, "DYN201"),
+    ]
+    parts = {(line, code) for path, line, code in places if path == "pkg/parts.py"}
+    assert parts == {(6, "DYN202"), (11, "DYN501"), (18, "DYN201")}
+    assert {path for path, _, _ in places} == {"pkg/model.py", "pkg/parts.py"}

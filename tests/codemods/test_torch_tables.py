@@ -29,6 +29,18 @@ ARGUMENTS = {
     **dict.fromkeys(["quantile"], lambda x: (torch.tensor(0.5, dtype=x.dtype),)),
     **dict.fromkeys(["multinomial", "pow"], lambda x: (1,)),
     "kthvalue": lambda x: (1,),
+    **dict.fromkeys(["unsqueeze", "diagonal"], lambda x: (0,)),
+    **dict.fromkeys(["transpose", "swapaxes", "swapdims", "permute"], lambda x: (1, 0)),
+    **dict.fromkeys(["movedim", "moveaxis", "select"], lambda x: (1, 0)),
+    **dict.fromkeys(["reshape", "tile", "repeat"], lambda x: (2, 8)),
+    **dict.fromkeys(["expand", "broadcast_to"], lambda x: ((4, 4),)),
+    **dict.fromkeys(["expand_as", "view_as"], lambda x: (x.clone(),)),
+    "narrow": lambda x: (0, 1, 2),
+    "unflatten": lambda x: (0, (2, 2)),
+    "unfold": lambda x: (0, 2, 1),
+    "take": lambda x: (_indices(),),
+    "index_select": lambda x: (0, torch.tensor([0])),
+    "masked_select": lambda x: (_MASK,),
 }
 _PAIRS = frozenset(
     """

@@ -10,7 +10,7 @@ from ....rewriter.source.spans import Fix, Safety
 from ..call_rule import CallRule
 from ..effects.compile_guards import guard
 from ..effects.logging_slice import guarded_with_uses
-from .random_draws import only_for_training, settled
+from .random_draws import only_for_training, read_as_number, settled
 from .torch_draws import drawn_by_torch, drawn_when_compiled
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 
 _TRACED = ("random.randint", "random.randrange", "random.uniform")
+# {NumPy's draw: how many arguments stand before the size}
+_SIZE_AT = dict.fromkeys(["rand", "randn", "random", "random_sample", "standard_normal"], 0)
+_SIZE_AT |= dict.fromkeys(["uniform", "normal", "randint"], 2)
 
 
 class PythonRandom(CallRule):
@@ -29,7 +32,8 @@ class PythonRandom(CallRule):
     unsafe, for later draws of NumPy's generator give other numbers than in eager. One that decides
     a branch, or goes into arithmetic, is drawn by torch in compiled code, and as before in eager;
     where that has no form, by torch everywhere: unsafe, for its numbers are others.
-    `random.randint`, `randrange` and `uniform` in arithmetic break no graph from torch 2.13 on.
+    From torch 2.13 on, `random.randint`, `randrange` and `uniform` break the graph where their
+    number is a size, an index or a bound, or decides a branch; and arrays of NumPy's draws do not.
     """
 
     code = "DYN701"
@@ -65,8 +69,15 @@ class Model(nn.Module):
 """
 
     def applies(self, node: ast.Call, context: FileContext) -> bool:
-        traced = _into_arithmetic(node, context) and not context.settings.targets_before("2.13")
-        return not traced and not settled(node, context)
+        return self.place(node, context) is not None and not settled(node, context)
+
+    def place(self, node: ast.Call, context: FileContext) -> ast.expr | None:
+        name = context.resolve(node.func) or ""
+        if context.settings.targets_before("2.13"):
+            return None if name == "random.Random" else node
+        if name in _TRACED:
+            return read_as_number(node, context)
+        return None if name == "random.Random" or _is_array(node, name) else node
 
     def fix(self, node: ast.Call, context: FileContext) -> Fix | None:
         drawn = (context.resolve(node.func) or "").startswith("numpy.random.")
@@ -74,13 +85,11 @@ class Model(nn.Module):
         return drawn_when_compiled(node, context) or built or drawn_by_torch(node, context)
 
 
-def _into_arithmetic(node: ast.Call, context: FileContext) -> bool:
-    """Whether Dynamo draws the number at every call, before the graph, and goes on with it. One
-    that decides a branch, or counts a loop, breaks the graph all the same. A generator that is made
-    there breaks nothing."""
-    name = context.resolve(node.func)
-    inside = isinstance(context.parent(node), (ast.BinOp, ast.UnaryOp, ast.Slice))
-    return name == "random.Random" or (name in _TRACED and inside)
+def _is_array(node: ast.Call, name: str) -> bool:
+    """Whether NumPy draws an array, which Dynamo takes for torch's own draw."""
+    before = _SIZE_AT.get(name.removeprefix("numpy.random."))
+    sized = any(k.arg == "size" for k in node.keywords)
+    return before is not None and (sized or len(node.args) > before)
 
 
 class Clock(CallRule):

@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.source.spans import Safety
+from ...analysis.implicit_ints import places
 
 if TYPE_CHECKING:
     from ....rewriter.source.spans import Fix
@@ -54,6 +55,43 @@ def settled(call: ast.Call, context: FileContext) -> bool:
     last = parent.test.values[-1]
     off = isinstance(last, ast.UnaryOp) and isinstance(last.operand, ast.Call)
     return off and context.resolve(last.operand.func) == "torch.compiler.is_compiling"
+
+
+_NUMBERS = frozenset(["range", "int", "float", "bool", "round", "divmod"])
+
+
+def read_as_number(
+    drawn: ast.expr, context: FileContext, names: tuple[str, ...] = ()
+) -> ast.expr | None:
+    """Where a number that Dynamo traces as a tensor is needed as a Python number; None where it
+    only goes into arithmetic with tensors."""
+    parent = context.parent(drawn)
+    if isinstance(parent, ast.keyword):
+        parent = context.parent(parent)
+    if isinstance(parent, ast.Assign) and parent.value is drawn:
+        target, function = parent.targets[0], context.function(drawn)
+        if not isinstance(target, ast.Name) or target.id in names or function is None:
+            return drawn
+        loads = sorted(_loads(target.id, function.node), key=lambda n: (n.lineno, n.col_offset))
+        known = (*names, target.id)
+        after = (n for n in loads if n.lineno > drawn.lineno and n in context.parents)
+        found = (read_as_number(load, context, known) for load in after)
+        return next((f for f in found if f is not None), None)
+    if isinstance(parent, ast.Call):
+        return drawn if _needs_number(drawn, parent, context) else None
+    if isinstance(parent, (ast.BinOp, ast.Compare)):
+        sides = [n for n in ast.iter_child_nodes(parent) if isinstance(n, ast.expr)]
+        asks = isinstance(parent, ast.Compare) and isinstance(parent.ops[0], (ast.Is, ast.IsNot))
+        return None if asks or any(context.kind(s).is_tensor for s in sides) else drawn
+    tests = (ast.If, ast.While, ast.IfExp, ast.BoolOp, ast.UnaryOp, ast.Subscript, ast.Slice)
+    return drawn if isinstance(parent, (*tests, ast.Tuple, ast.comprehension)) else None
+
+
+def _needs_number(drawn: ast.expr, call: ast.Call, context: FileContext) -> bool:
+    name = context.resolve(call.func) or ""
+    if any(drawn is part for part in places(context.resolve, call)):
+        return True
+    return name in _NUMBERS or name.startswith(("math.", "numpy.", "random."))
 
 
 def _loads(name: str, function: ast.FunctionDef) -> list[ast.Name]:

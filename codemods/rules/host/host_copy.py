@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from ....rewriter.analysis.kinds import NDARRAY
 from ....rewriter.analysis.torch_facts import NUMPY_ELEMENTWISE
 from ....rewriter.analysis.tree_walk import only_value
 from ....rewriter.source.spans import Refusal, Safety
@@ -44,6 +45,7 @@ _UNTRACED = frozenset(
     """.split()
 )
 _SHAPED_BY_DATA = frozenset(["unique", "nonzero", "flatnonzero", "argwhere"])
+_COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _READ = "an array made of a tensor is read as a Python value"
 _COPY = "a tensor is copied to the host, and NumPy goes on there"
 _READ_WHY = (
@@ -112,7 +114,7 @@ def step(x: torch.Tensor):
         )
 
     def _branch(self, node: ast.If, context: FileContext) -> Iterator[Finding]:
-        if _array(node.test, context):
+        if _array(node.test, context) or _asks_array(node.test, context):
             yield context.finding(self, node.test, _READ)
 
     def _call(self, call: Any, context: FileContext) -> Iterator[Finding]:
@@ -179,6 +181,16 @@ def _array(node: ast.expr, context: FileContext, depth: int = 0) -> bool:
     name = context.resolve(node.func) or ""
     made = name.startswith("numpy.") and name.rpartition(".")[2] not in _ABOUT
     return made and any(context.kind(a).is_tensor or _array(a, context, depth) for a in node.args)
+
+
+def _asks_array(test: ast.expr, context: FileContext) -> bool:
+    """Whether a test compares elements of an array, which Dynamo traces as a tensor."""
+    if isinstance(test, ast.BoolOp):
+        return any(_asks_array(value, context) for value in test.values)
+    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], _COMPARISONS):
+        return False
+    sides = (test.left, *test.comparators)
+    return any(context.kind(s).what == NDARRAY and not isinstance(s, ast.Call) for s in sides)
 
 
 def _is_numpy(node: ast.expr, context: FileContext) -> bool:

@@ -6,7 +6,16 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ....rewriter.analysis.kinds import LIST, MODULE, MODULES, TENSORS, TUPLE
+from ....rewriter.analysis.kinds import (
+    LIST,
+    MODULE,
+    MODULES,
+    SIZE,
+    TENSOR,
+    TENSORS,
+    TUPLE,
+    UNKNOWN,
+)
 from ...analysis.captured_walk import read_ahead
 from ...analysis.implicit_ints import places
 from ..base import Rule
@@ -28,8 +37,7 @@ class ImplicitInt(Rule):
     """
 
     code = "DYN105"
-    nodes = (ast.Call, ast.Subscript)
-    takers = frozenset(["range", "torch.arange", "torch.randint"])
+    nodes = (ast.Call, ast.Subscript, ast.Compare)
     before = """
 import torch
 
@@ -42,8 +50,9 @@ def step(x: torch.Tensor):
     def check(self, node: Any, context: FileContext) -> Iterable[Finding]:
         if isinstance(node, ast.Call) and _is_own(node.func, context):
             return  # a submodule or a method that is named like a tensor's method
-        taken = isinstance(node, ast.Call) and context.resolve(node.func) in self.takers
-        for number in node.args if taken else places(context.resolve, node):
+        counted = isinstance(node, ast.Call) and context.resolve(node.func) == "range"
+        numbers = node.args if counted else places(context.resolve, node)
+        for number in _compared(node, context) if isinstance(node, ast.Compare) else numbers:
             is_ahead = isinstance(number, ast.IfExp) and read_ahead(
                 number.test
             )  # an int, but where it is not
@@ -53,11 +62,27 @@ def step(x: torch.Tensor):
             yield from (context.finding(self, part) for part in _picks(node, context))
 
 
+def _compared(node: ast.Compare, context: FileContext) -> list[ast.expr]:
+    """What stands in a list that is compared with another, or with a shape."""
+    sides = [node.left, *node.comparators]
+    others = [s for s in sides if context.kind(s).what in (LIST, TUPLE) or _is_shape(s, context)]
+    rows = [s for s in sides if isinstance(s, (ast.List, ast.Tuple))]
+    equal = all(isinstance(op, (ast.Eq, ast.NotEq)) for op in node.ops)
+    return [n for row in rows for n in row.elts] if equal and len(others) > 1 else []
+
+
+def _is_shape(node: ast.expr, context: FileContext) -> bool:
+    return context.kind(node).what == SIZE and context.kind(node).cls == "shape"
+
+
 def _is_own(func: ast.expr, context: FileContext) -> bool:
     if context.kind(func).what in (MODULE, MODULES):
         return True
     of = context.kind(func.value) if isinstance(func, ast.Attribute) else None
-    return of is not None and (of.what in ("self", MODULE) or of.owner is not None)
+    named = context.resolve(func) or ""
+    if of is None or named.startswith("torch."):
+        return False
+    return of.what not in (TENSOR, UNKNOWN) or of.owner is not None
 
 
 def _picks(node: ast.Subscript, context: FileContext) -> list[ast.expr]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 VARIABLE = frozenset(["torch.autograd.Variable", "torch.autograd.variable.Variable"])
 _TRANSFORMS = ("torch.func.", "torch.vmap", "torch.autograd.functional.", "functorch.")
-_RECURRENT = frozenset(["torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN"])
+_RECURRENT = frozenset(["torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN", "torch.nn.RNNBase"])
 
 
 class LegacyVariable(Rule):

@@ -48,6 +48,7 @@ FLOAT = {
     "isnan": "({0} != {0})",
     "isinf": "(__builtin_fabs{f}({0}) == __builtin_inf{f}())",
     "signbit": "op_signbit({0})",
+    "tf32": "op_tf32({0})",
 }
 INTEGER = {
     "add": "({t})({0} + {1})",

@@ -146,6 +146,18 @@ def library_source(
     return "\n\n".join([*parts, *texts]) + "\n"
 
 
+def common_header() -> str:
+    """What sources of kernels may need that do not say which parts they use."""
+    names = ("prelude", *_TEMPLATES, "fmod")
+    return "#pragma once\n\n" + "\n\n".join(_template(f"{name}.h") for name in names) + "\n"
+
+
+def own_declarations(groups: Sequence[Group], vector_math: frozenset[str]) -> list[str]:
+    """What such a source has to declare itself."""
+    shared = _template("fmod.h")
+    return [text for text in _declarations(groups, vector_math) if text != shared]
+
+
 _TEMPLATES = {
     "rows": ("op_row_", "Kept<"),
     "tiles": ("op_transpose",),

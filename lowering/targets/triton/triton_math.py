@@ -112,6 +112,11 @@ if INTERPRETED:
     def to_f16_pairs(x):
         return x.to(tl.float16)
 
+    @triton.jit
+    def to_tf32(x):
+        bits = (x.to(tl.int32, bitcast=True) + 0x1000) & ~0x1FFF
+        return tl.where(x == x, bits.to(tl.float32, bitcast=True), x)
+
 else:
 
     @triton.jit
@@ -130,6 +135,13 @@ else:
         if not _is_cuda(_semantic):
             return x.to(tl.bfloat16, _semantic=_semantic)
         return _assembled("cvt.rn.bf16x2.f32 $0, $2, $1;", x, tl.bfloat16, _semantic)
+
+    @tl.core.builtin
+    def to_tf32(x, _semantic=None):
+        """Rounded to nearest, as the libraries of NVIDIA do; tensor cores themselves cut off."""
+        if not _is_cuda(_semantic):
+            return x
+        return _assembled("cvt.rna.tf32.f32 $0, $1;", x, tl.float32, _semantic)
 
     @tl.core.builtin
     def to_f16_pairs(x, _semantic=None):

@@ -102,6 +102,7 @@ _FLOAT = {
     "isnan": "{0} != {0}",
     "isinf": 'tl.abs({0}) == float("inf")',
     "signbit": "m.signbit({0})",
+    "tf32": "m.to_tf32({0})",
 }
 
 _HALF = {**_FLOAT, "erf": "m.erf({0})", "tanh": "m.tanh({0})", "sqrt": "tl.sqrt_rn({0})"}

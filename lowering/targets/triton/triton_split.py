@@ -64,7 +64,7 @@ def cut(group: Group, device: Device) -> Pieces:
         return Pieces((group,)) if fits else fission(group)
     if group_variables(group):
         return Pieces((one_pass(group, (EXPONENTIALS,)),))
-    if 0 in group.space:
+    if 0 in group.space or any(nest.multiplies for nest in group.nests):
         return Pieces((group,))
     group = one_pass(group, _kinds(group, device))
     if not any(_splits(nest, device) for nest in group.nests) and not _ends_in_pieces(group):

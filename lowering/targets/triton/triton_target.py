@@ -16,6 +16,7 @@ from ..triton_pointwise import pointwise_tiles
 from .triton_axes import absorb_inner
 from .triton_ops import POINTERS
 from .triton_print import KernelPrinter
+from .triton_products import ProductPrinter, product_tiles
 from .triton_split import cut
 from .triton_tile import Device, Tile, part_tiles, reach, row_tiles
 
@@ -66,6 +67,8 @@ def tiles(group: Group, device: Device) -> list[Tile]:
     height = part_height(group.nests)
     if height is not None:
         return part_tiles(group, hint(height))
+    if any(nest.multiplies for nest in group.nests):
+        return product_tiles(group)
     group = absorb_inner(group)
     if any(nest.inner for nest in group.nests):
         return row_tiles(group, device)
@@ -84,7 +87,9 @@ def print_kernel(
 ) -> TritonKernel:
     """One kernel, named after its text; `places`: each buffer's position among the group's buffers
     and scratch."""
-    printer, variables = KernelPrinter(NAME, tile, private), group_variables(group)
+    multiplies = any(nest.multiplies for nest in tile.nests)
+    printer = (ProductPrinter if multiplies else KernelPrinter)(NAME, tile, private)
+    variables = group_variables(group)
     renamed = {var.name: f"n{k}" for k, var in enumerate(variables)}
     text = _renamed(printer.print(renamed), renamed)
     name = f"{NAME}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"

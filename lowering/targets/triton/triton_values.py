@@ -401,6 +401,11 @@ class ValuePrinter:
     def _division(self, atom: FloorDiv | Mod) -> str:
         base = self.index(atom.base)
         if not sizes.nonnegative(atom.base):
+            if is_known(atom.divisor) and atom.divisor & (atom.divisor - 1) == 0:
+                shift = f">> {atom.divisor.bit_length() - 1}"
+                return (
+                    f"({base}) {shift if isinstance(atom, FloorDiv) else f'& {atom.divisor - 1}'}"
+                )
             helper = "m.div_floor_int" if isinstance(atom, FloorDiv) else "m.remainder_int"
             return f"{helper}({base}, {atom.divisor})"
         return f"({base}) {'//' if isinstance(atom, FloorDiv) else '%'} {atom.divisor}"

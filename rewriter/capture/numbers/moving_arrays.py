@@ -9,14 +9,16 @@ from ....runtime.guards.guard import ArrayContent, Obj, OnArray
 from ..provenance import share_memory
 
 
-def as_input(recorder: Any, array: Any) -> torch.Tensor | None:
+def as_input(recorder: Any, array: Any, moves: bool = False) -> torch.Tensor | None:
     """`torch.from_numpy(array)` of an array from outside; None where it is better a constant: it
-    was not seen to change and is no large one, or something of it is relied upon."""
+    was not seen to change (`moves`: will change in any case) and is no large one, or something of
+    it is relied upon."""
     known = recorder.known
     path = known.path_of(array)
     if path is None or isinstance(path, Obj) or not array.flags.writeable:
         return None
-    if path not in recorder.moving.arrays and array.nbytes <= ArrayContent.MOST:
+    moves = moves or path in recorder.moving.arrays
+    if not moves and array.nbytes <= ArrayContent.MOST:
         return None
     for lent, tensor, _ in known.lent:
         if lent is array:

@@ -274,6 +274,8 @@ class _Strip:
     def __call__(self, obj: Any) -> Any:
         if type(obj) in TRACED:
             return plain(obj)
+        if "as_numpy_array" in vars(type(obj)):
+            return obj.as_numpy_array()
         if type(obj) in _LEAVES or isinstance(obj, _OTHERS):
             return obj
         done = self._anew if isinstance(obj, tuple | frozenset) else self._in_place

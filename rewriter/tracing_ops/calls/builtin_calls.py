@@ -19,7 +19,7 @@ from ... import catalogue
 from ...capture.deep_calls import recursion_limit
 from ...capture.guarded_kinds import is_constant
 from ...capture.nested import concretize
-from ...capture.numbers import scalars
+from ...capture.numbers import scalars, traced_arrays
 from ...capture.recording import may_be_made
 from ...capture.trace import Recorder
 from .. import (
@@ -134,7 +134,7 @@ def _type(rec: Recorder, obj: Any, *more: Any, **kwargs: Any) -> Any:
     if more:
         return frame_reads.new_class(obj, *more, **kwargs)
     rec.known.touch(obj)
-    return type(scalars.plain(obj)) if type(obj) in scalars.TRACED else type(obj)
+    return type(traced_arrays.plain(obj))
 
 
 def _len(rec: Recorder, obj: Any) -> int:
@@ -157,6 +157,7 @@ def _number(cls: Any) -> Callable[..., Any]:
     """`float(t)`, `int(t)`: the traced scalar of a tensor, or of another traced scalar."""
 
     def convert(rec: Recorder, *args: Any, **kwargs: Any) -> Any:
+        args = tuple(map(traced_arrays.as_one, args))
         if (
             len(args) == 1
             and not kwargs

@@ -16,7 +16,7 @@ from ... import catalogue
 from ...capture import deep_calls, substituted_nodes
 from ...capture.guarded_kinds import is_constant
 from ...capture.nested import concretize, plain_in, tensors_in
-from ...capture.numbers import scalars
+from ...capture.numbers import scalars, traced_arrays
 from ...capture.numbers.scalars import TRACED
 from ...capture.trace import Recorder
 from .. import (
@@ -93,6 +93,8 @@ def call(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     decides."""
     if not (rec.active or rec.repeats_steps()):
         return rec.once(function, args, kwargs)
+    if rec.arrays_made and traced_arrays.among((*args, *kwargs.values())):
+        _check_arrays(rec, function)
     for takes, handle in HANDLERS:
         if takes(function):
             return handle(rec, function, args, kwargs)
@@ -243,6 +245,13 @@ def _is_ours(function: Any) -> bool:
         return False
     module = module_name(function)
     return module.partition(".")[0] == _OWN and module != stand_ins.__name__
+
+
+def _check_arrays(rec: Recorder, function: Any) -> None:
+    known = number_calls.takes(function) or legacy_tensors.takes(function)
+    if traced_arrays.reads_memory(function) and not known:
+        name = getattr(function, "__name__", "a function")
+        rec.stop(catalogue.OPAQUE_CALL, f"{name} of an array made of a tensor")
 
 
 def _is_tensor(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:

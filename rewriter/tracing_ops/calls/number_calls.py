@@ -2,6 +2,7 @@
 guarded, as `math`'s are. An array has no other way into a recording: what would make one of a
 tensor's values ends it."""
 
+import sys
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ except ImportError:
 from ... import catalogue
 from ...capture.guarded_kinds import is_constant
 from ...capture.nested import concretize
-from ...capture.numbers import constant_values, moving_arrays
+from ...capture.numbers import constant_values, moving_arrays, traced_arrays
 from ...capture.trace import Recorder
 from ...capture.values import storage_of
 from .. import items
@@ -27,7 +28,7 @@ _NOT_PURE = (
 )
 
 
-_NAMESPACES = ("numpy", "numpy.linalg", "numpy.lib.scimath")
+_NAMESPACES = ("numpy", "numpy.linalg", "numpy.fft", "numpy.lib.scimath")
 
 
 def takes(function: Any) -> bool:
@@ -36,6 +37,8 @@ def takes(function: Any) -> bool:
     if np is None or isinstance(function, type):
         return np is not None and isinstance(function, type) and issubclass(function, np.generic)
     owner = owner_of(function)
+    if traced_arrays.is_traced(owner):
+        return True
     if isinstance(function, np.ufunc) or isinstance(owner, np.ufunc | np.generic):
         return True
     module = getattr(function, "__module__", None) or ""
@@ -43,11 +46,15 @@ def takes(function: Any) -> bool:
     if not (is_method or named):
         return False  # an object of the user's is not asked for a name
     name = getattr(function, "__name__", "")
-    known = is_method or getattr(np, name, None) is function
+    known = is_method or getattr(sys.modules.get(module), name, None) is function
     return known and not any(part in name for part in _NOT_PURE)
 
 
 def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if traced_arrays.is_traced(owner_of(function)):
+        return function(*args, **kwargs)
+    if traced_arrays.among((*args, *kwargs.values())):
+        return traced_arrays.call(rec, function, args, kwargs)
     array = [owner for owner in (owner_of(function),) if constant_values.is_array(owner)]
     items.guard_arguments(rec, (*array, *args), kwargs)
     args, kwargs = concretize(args), concretize(kwargs)
@@ -76,11 +83,14 @@ def makes_tensor(function: Any) -> bool:
 
 def copies(function: Any, given: Any) -> bool:
     """Whether the function makes a tensor of an array."""
-    return function in _MAKERS and constant_values.is_array(given)
+    known = constant_values.is_array(given) or traced_arrays.is_traced(given)
+    return function in _MAKERS and known
 
 
 def from_array(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch.from_numpy(a)`, `torch.tensor(a)`."""
+    if len(args) == 1 and traced_arrays.is_traced(args[0]):
+        return traced_arrays.as_tensor(rec, function, args[0], kwargs)
     if len(args) == 1 and constant_values.is_array(args[0]) and set(kwargs) <= {"dtype"}:
         moving = moving_arrays.as_input(rec, args[0])
         if moving is not None:

@@ -12,6 +12,7 @@ multiplied as Python does it."""
 import ast
 from dataclasses import replace
 
+from ....lowering.opinfo import having
 from ...analysis.kinds import literal
 from ...analysis.name_scopes import rebindings
 from ...analysis.torch_facts import SAME_FLOAT
@@ -303,7 +304,7 @@ class _Reads(Compiled):
 
 
 _BEATS = {"min": "<", "max": ">"}
-_KEEP = ("abs", "max", "min", "sum", "mean", "median", "detach", "norm", "std", "neg")
+_KEEP = having("keeps_one")
 
 
 class _Draws(_Reads):

@@ -486,6 +486,7 @@ class PredicatedPath:
         if old.is_number or self.context.kind(value).is_number or name in self.values.numbers:
             return
         at = self.choices[0][0] if self.choices and new else self.at
+        at = at if self.context.function(at) is not None else self.at  # one that was made here
         own = old.made is not None and (new or self.context.kind(value).made is not None)
         why = self.context.lost_write(at, (value, self.load(name)), {name}, own)
         if why:

@@ -4,34 +4,23 @@ until something needs it as a number."""
 import ast
 from dataclasses import dataclass
 
+from ....lowering.opinfo import having
 from ...analysis.kinds import MODULE, PYTHON_NUMBERS, UNKNOWN
 from ..condition import closeness, host_read
 from ..torch_draw import torch_draw
 
 MATH = {"math.floor": "floor", "math.ceil": "ceil", "math.fabs": "abs"}
-_MATH = frozenset("cos sin tan exp log log2 log10 sqrt tanh sinh cosh atan asin acos erf".split())
+_MATH = having("math_name")
 _SIZED = frozenset("nonzero argwhere masked_select unique unique_consecutive bincount".split())
-_MADE_OF_SIZES = frozenset(
-    "arange zeros ones empty full rand randn randint randperm linspace narrow split chunk repeat"
-    " repeat_interleave expand new_zeros new_ones new_empty new_full".split()
-)
+_MADE_OF_SIZES = having("made_of_sizes")
 _TAKE_TENSORS = frozenset("narrow split chunk repeat_interleave".split())
-_REDUCES = frozenset("any all sum mean max min numel dim item norm prod amax amin".split())
-_KEEP_SHAPE = frozenset(
-    "index_copy index_add index_fill index_put index_reduce scatter scatter_add scatter_reduce"
-    " masked_fill masked_scatter copy fill zero".split()
-)
-_OTHER_ROWS = frozenset("topk narrow split chunk unfold repeat repeat_interleave tile".split())
+_REDUCES = having("gives_one")
+_KEEP_SHAPE = having("writes_rows")
+_OTHER_ROWS = having("other_rows")
 _POSITIONS = ("torch.where", "nonzero", "argwhere")
-_ASK_SIZES = frozenset(
-    "topk kthvalue narrow split split_with_sizes chunk expand expand_as view view_as reshape"
-    " unflatten select unfold unbind".split()
-)
+_ASK_SIZES = having("asks_sizes")
 _RAISES = {"min": "inf", "max": "-inf", "amin": "inf", "amax": "-inf"}  # without elements
-_SHAPES = frozenset(
-    "cat concat concatenate hstack vstack dstack stack pad repeat repeat_interleave tile expand"
-    " unsqueeze squeeze reshape view flatten unflatten t transpose permute narrow".split()
-)
+_SHAPES = having("moves_axes")
 _LOSSES = ("loss", "cross_entropy", "kl_div", "cross_entropy_with_logits")
 _NEVER = (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, ast.Starred)
 

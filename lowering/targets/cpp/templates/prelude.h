@@ -105,6 +105,14 @@ INLINE bool op_signbit(float x) {
   __builtin_memcpy(&bits, &x, 4);
   return bits < 0;
 }
+INLINE float op_tf32(float x) {
+  int32_t bits;
+  __builtin_memcpy(&bits, &x, 4);
+  bits = (bits + 0x1000) & ~0x1fff;
+  float rounded;
+  __builtin_memcpy(&rounded, &bits, 4);
+  return x == x ? rounded : x;
+}
 INLINE bool op_signbit(double x) {
   int64_t bits;
   __builtin_memcpy(&bits, &x, 8);

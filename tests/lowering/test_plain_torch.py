@@ -1,17 +1,14 @@
-"""The target that `examples` shows, against eager."""
-
-import runpy
-from pathlib import Path
+"""Kernels as plain torch, against eager."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 from dynfix.lowering import pipeline
+from dynfix.lowering.targets.plain_torch import PLAIN_TORCH
 from dynfix.runtime import options
 
 from .harness import CHECKED, check, check_gradients, compiled
 
-FILE = Path(__file__).parents[2] / "examples" / "python_target.py"
 X, BOUND = torch.randn(6, 9), torch.tensor([[1.0], [float("nan")], [0.5], [0.0], [-1.0], [3.0]])
 
 PROGRAMS = {
@@ -41,8 +38,8 @@ def own_targets(monkeypatch):
 
 @pytest.fixture
 def chosen(own_targets):
-    pipeline.register(runpy.run_path(FILE)["KIND"])
-    return CHECKED.replace(target="python")
+    pipeline.register(PLAIN_TORCH)
+    return CHECKED.replace(target="torch")
 
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
@@ -65,8 +62,3 @@ def test_a_position_out_of_range_raises(chosen):
     call = compiled(lambda x, i: x[i] + 1, X, places, options=chosen)
     with pytest.raises(IndexError):
         call(X, places + 1)
-
-
-def test_the_example_shows_a_kernel(capsys, own_targets):
-    runpy.run_path(FILE, run_name="__main__")
-    assert "fold('sum'" in capsys.readouterr().out

@@ -1,0 +1,1 @@
+"""A lock: what a run compiled, as a text file that is reviewed and compared."""
