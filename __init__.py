@@ -9,6 +9,7 @@ from importlib import import_module as _import_module
 # under `python -m dynfix` that may still be a file of the folder at hand
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .codemods.eager_operators import eager_op
     from .codemods.fixed_programs import captures_reads, read_ahead
     from .lowering.packages import load, load_compiled_function
     from .rewriter.dynrun.install import install
@@ -65,6 +66,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     name: module
     for module, names in {
+        "codemods.eager_operators": "eager_op",
         "codemods.fixed_programs": "captures_reads read_ahead",
         "rewriter.frontend.api": (
             "compile explain ExplainOutput reset graph_break disable allow_in_graph is_compiling"
@@ -115,6 +117,7 @@ __all__ = [
     "cudagraph_mark_step_begin",
     "cudagraph_mark_warmup_incomplete",
     "disable",
+    "eager_op",
     "explain",
     "get_default_backend",
     "graph_break",

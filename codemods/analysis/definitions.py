@@ -288,10 +288,13 @@ class FileProgram:
         name = function.name
         ahead = name.endswith(f"_{VALUES}")  # runs ahead of what is captured
         sets_up = name in NEVER_CAPTURED or name.startswith(_SETS_UP)
-        return not (ahead or sets_up or self._disabled(function))
+        return not (ahead or sets_up or self.disabled(function))
 
-    def _disabled(self, function: Function) -> bool:
-        return any(self._decorator(d) in DISABLE for d in function.node.decorator_list)
+    def disabled(self, function: Function) -> bool:
+        """Whether Dynamo does not look into it. `eager_op` is imported under `try`."""
+        known = (self._decorator(d) in DISABLE for d in function.node.decorator_list)
+        named = (getattr(d, "func", None) for d in function.node.decorator_list)
+        return any(known) or any(getattr(n, "id", "") == "eager_op" for n in named)
 
     def scripted(self, function: Function) -> bool:
         """Whether TorchScript compiles a function, of which it takes less than Python."""

@@ -281,6 +281,7 @@ def fix(source: SourceFile, settings: Settings) -> Fixed:
             continue
         applied += source.placed([f for f in chosen if f.fix in fixes])
         source = changed
+        settings = replace(settings, broken={})  # its lines are those of the text before
         found = findings(source, settings)
     left = [_failed(f) if _key(f) in dropped else f for f in found]
     return Fixed(source, tuple(applied), tuple(source.placed(left)))

@@ -224,12 +224,12 @@ def run(
         cache.save()
     if fixing and settings.facts:
         for result, known in cross_file.settings_for_roots(list(results.values()), settings):
-            results[result.path] = _once_more(result, known)
+            results[result.path] = fixed_on(result, known)
     return [results[path] for path in paths]
 
 
-def _once_more(result: Any, settings: Settings) -> Any:
-    """A result, fixed on."""
+def fixed_on(result: Any, settings: Settings) -> Any:
+    """A result, fixed on with other settings."""
     try:
         raw = result.raw if result.raw is not None else read(result.path)
     except OSError:  # gone since, and what was found in it stays found

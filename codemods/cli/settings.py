@@ -97,6 +97,8 @@ class Settings:
     facts_key: str = ""  # of kept ones
     verified: bool = False  # what is fixed with facts is run, compiled and in eager, and compared
     eager_kept: bool = False  # of unsafe fixes, only those of what compiled code alone runs
+    operators: bool = False  # of unsafe fixes, only operators that run in eager
+    broken: dict = field(default_factory=dict, compare=False, repr=False)  # {real path: lines}
     project: Neighbours | None = field(default=None, compare=False, repr=False)
 
     def selects(self, code: str, path: str) -> bool:
@@ -124,8 +126,11 @@ class Settings:
         """Whether its fix, if it has one, is to be made."""
         if finding.fix is None or not self.fixes(finding.code):
             return False
-        unsafe = self.unsafe_fixes and (finding.fix.compiled or not self.eager_kept)
-        return finding.fix.safety is Safety.SAFE or unsafe
+        fix = finding.fix
+        if self.operators and not fix.operator and (fix.ran or fix.safety is Safety.UNSAFE):
+            return False
+        unsafe = self.unsafe_fixes and (fix.compiled or not self.eager_kept)
+        return fix.safety is Safety.SAFE or unsafe
 
     def _matches(self, path: str, patterns: tuple[str, ...]) -> bool:
         """Whether `path` (its name, or its place below the settings' folder) fits a pattern."""
@@ -202,7 +207,18 @@ def _length(code: str, prefixes: tuple[str, ...]) -> int:
 _KINDS = {
     f.name: type(f.default)
     for f in fields(Settings)
-    if f.name not in ("root", "source", "facts", "facts_key", "verified", "eager_kept", "project")
+    if f.name
+    not in (
+        "root",
+        "source",
+        "facts",
+        "facts_key",
+        "verified",
+        "eager_kept",
+        "operators",
+        "broken",
+        "project",
+    )
 }
 
 

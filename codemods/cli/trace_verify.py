@@ -30,7 +30,8 @@ class Observed:
     call, `text` all that was printed; `breaks` tells of each class of outermost modules and each
     compiled function how often its graph breaks (None: it does not compile), `wrong` names those
     that give other values then, `costs` has the milliseconds of a call and the graph breaks of
-    each, `changed` names those of more than one graph that run what was fixed."""
+    each, `changed` names those of more than one graph that run what was fixed, `places` has the
+    lines at which those break."""
 
     values: dict[str, Any]
     printed: dict[str, str]
@@ -40,6 +41,7 @@ class Observed:
     wrong: frozenset[str]
     costs: dict[str, tuple[float, int]] = field(default_factory=dict)
     changed: frozenset[str] = frozenset()
+    places: dict[str, list[Any]] = field(default_factory=dict)
 
     def differs(self, other: Observed, parts: tuple[str, ...]) -> str:
         """What another run makes different, or worse when compiled; "" where it is as good."""
@@ -123,6 +125,8 @@ def verified(
         parts = tuple(p for p in parts if _same(getattr(before, p), getattr(again, p)))
     if before.differs(after, parts):
         results, after = _Retreat(commands, results, settings, before, parts).made(after)
+    if settings.verified:
+        results, after = _Advance(commands, results, settings, before, parts).made(after)
     shown = ", ".join(words_of(c)[words_of(c)[0] == "-m"] for c in commands)
     same = ", ".join(p.removeprefix("other ").removeprefix("another ") for p in parts)
     print(
@@ -215,6 +219,74 @@ class _Retreat:
         return set(paths)
 
 
+class _Advance(_Retreat):
+    """Tries, of files whose calls still break the graph, what may break it less: operators that run
+    in eager at the lines where it broke, and such operators in the place of other unsafe fixes."""
+
+    def made(self, after: Observed) -> tuple[list[FileResult], Observed]:
+        last, seen = dict(self.chosen), after
+        for further in (
+            self._at_breaks,
+            self._at_breaks,
+            self._as_operators,
+            *[self._at_breaks] * 3,
+        ):
+            tried = {
+                path: new
+                for path in self._broken(after)
+                if (new := further(last[path], seen)) is not None and new.after != last[path].after
+            }
+            if tried:  # a step may only move a break, and the next one mend it
+                seen = self._joined(seen, self._observe({**last, **tried}, seen, tried), set(tried))
+                last |= tried
+                better = {p for p in tried if self._is_better(p, after, seen)}
+                self.chosen |= {p: tried[p] for p in better}
+                after = self._joined(after, seen, better)
+        return list(self.chosen.values()), after
+
+    def _broken(self, run: Observed) -> set[str]:
+        broken = {_file(n) for n, number in run.breaks.items() if number != 0}
+        return broken & self.chosen.keys()
+
+    def _at_breaks(self, result: FileResult, run: Observed) -> FileResult | None:
+        path = os.path.realpath(result.path)
+        lines = [line for n in run.places for file, line in run.places[n] if file == path]
+        if not lines:
+            return None
+        known = replace(self.settings, broken={path: sorted(set(lines))})
+        return runner.fixed_on(result, known)
+
+    def _as_operators(self, result: FileResult, run: Observed) -> FileResult | None:
+        known = replace(
+            self.settings, operators=True, unfixable=(*self.settings.unfixable, _READ_AHEAD)
+        )
+        return runner.handled(result.path, result.read, known, True)
+
+    def _is_better(self, path: str, last: Observed, run: Observed) -> bool:
+        """Whether another run breaks a file's calls less often, and is right."""
+        own = [n for n in last.breaks if _file(n) == path]
+        fewer = sum(_many(run.breaks.get(n, 0)) for n in own) < sum(
+            _many(last.breaks[n]) for n in own
+        )
+        same = near(self.before.values.get(path), run.values.get(path))
+        return fewer and same and not any(_file(n) == path for n in run.wrong - self.before.wrong)
+
+    def _joined(self, last: Observed, run: Observed, paths: set[str]) -> Observed:
+        """The last run, with what another showed of some files."""
+        new = {n for n in run.breaks if _file(n) in paths}
+        values = {p: run.values[p] for p in paths if p in run.values}
+        wrong = frozenset(n for n in last.wrong if _file(n) not in paths)
+        return replace(
+            last,
+            values={**last.values, **values},
+            wrong=wrong | {n for n in run.wrong if _file(n) in paths},
+            breaks={**last.breaks, **{n: run.breaks[n] for n in new}},
+            costs={**last.costs, **{n: run.costs[n] for n in new if n in run.costs}},
+            places={**last.places, **{n: run.places.get(n, []) for n in new}},
+        )
+
+
+_READ_AHEAD = "DYN110"  # what it hands down can be no operator's
 _CAPTURE = "DYN506"  # Dynamo may not go on with what it captures: other fixes do without
 
 
@@ -263,7 +335,8 @@ def observe(
     text = "\n".join(r.text for r in runs)
     costs = {name: cost for run in runs for name, cost in run.costs.items()}
     changed = frozenset().union(*(run.changed for run in runs))
-    return Observed(values, printed, text, code, breaks, wrong, costs, changed)
+    places = {name: at for run in runs for name, at in run.places.items()}
+    return Observed(values, printed, text, code, breaks, wrong, costs, changed, places)
 
 
 def _observed(words: list[str], asked: dict[str, Any]) -> Observed:
@@ -286,4 +359,5 @@ def _observed(words: list[str], asked: dict[str, Any]) -> Observed:
     printed = seen.get("printed", {})
     breaks, costs = seen.get("breaks", {}), seen.get("costs", {})
     changed = frozenset(seen.get("changed", ()))
-    return Observed(values, printed, done.stdout, code, breaks, wrong, costs, changed)
+    places = seen.get("places", {})
+    return Observed(values, printed, done.stdout, code, breaks, wrong, costs, changed, places)

@@ -21,6 +21,7 @@ import linecache
 import logging
 import os
 import random
+import re
 import statistics
 import sys
 import time
@@ -36,6 +37,7 @@ from .traced_program import launch
 
 _MAX_NOTED_CALLS = 10_000  # outermost calls, of which the results are noted
 _HELD = 100  # outermost modules, of which it is noted what is left in them
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _CHECKS = 3  # calls of a module class or a function, which are compiled and compared
 
 
@@ -47,6 +49,7 @@ class CheckedRun:
     breaks (of a frame that runs in eager it notes none; None: compiled code raises there, or would,
     did it not run in eager then); `wrong`: where compiled code gives other values or gradients,
     leaves another state, or raises alone; `changed`: what is not one graph and runs one of `texts`.
+    `places`: the lines, from within, at which what is not one graph breaks.
     `rounded`: floats are noted as numbers, to be compared
     with a tolerance. `zeros`: a gradient of zeros is as good as none. `broken`: the names of which
     breaks are counted (None: all); of others that are not one graph, one is noted."""
@@ -63,6 +66,7 @@ class CheckedRun:
         self.texts, self.values, self.breaks, self.depth = texts, [], {}, 0
         self.wrong: list[str] = []
         self.changed: set[str] = set()
+        self.places: dict[str, list[tuple[str, int]]] = {}
         self.checks: dict[str, int] = {}
         self.times: dict[str, list[float]] = {}
         self.printed: dict[str, Any] = {}
@@ -147,7 +151,8 @@ class CheckedRun:
                 self._reset()
             try:
                 compiled = self._outcome(made, args, kwargs, fullgraph=True, backend="eager")
-            except Exception:  # of any sort: it is not one graph, or raises in eager, too
+            except Exception as error:  # of any sort: it is not one graph, or raises in eager, too
+                self.places[name] = _places_of(error)
                 if not self._raises(made, args, kwargs) or not checked:
                     self.breaks[name] = self._breaks(made, args, kwargs)
                 return
@@ -245,11 +250,17 @@ class CheckedRun:
         return False
 
     def _close(self, compiled: Any, eager: Any) -> bool:
-        """Whether the tensors and numbers of two outcomes agree, but for rounding."""
-        pairs = list(_parts(compiled, self.torch)), list(_parts(eager, self.torch))
+        """Whether the tensors and numbers of two outcomes agree, but for rounding. A tensor may
+        stand for a number in compiled code."""
+        first, second = list(_parts(compiled, self.torch)), list(_parts(eager, self.torch))
+        if len(first) != len(second):
+            return False
+        for place, (one, other) in enumerate(zip(first, second, strict=True)):
+            if type(one) is not type(other) and not isinstance(other, self.torch.Tensor):
+                first[place] = one.item() if isinstance(one, self.torch.Tensor) else one
         try:
-            self.torch.testing.assert_close(*pairs, equal_nan=True, rtol=1e-3, atol=1e-4)
-        except AssertionError:
+            self.torch.testing.assert_close(first, second, equal_nan=True, rtol=1e-3, atol=1e-4)
+        except (AssertionError, TypeError, RuntimeError, ValueError):
             return False
         return True
 
@@ -339,6 +350,15 @@ def _parts(value: Any, torch: Any) -> Iterator[Any]:
             yield from _parts(part, torch)
 
 
+def _places_of(error: BaseException) -> list[tuple[str, int]]:
+    """The lines of the traced code at which capturing it ended, from within."""
+    found = [(f.filename, f.lineno) for f in getattr(error, "real_stack", None) or ()]
+    if not found:
+        user = str(error).rpartition("from user code:")[2]
+        found = [(file, int(line)) for file, line in _FRAME.findall(user)]
+    return [(os.path.realpath(file), line) for file, line in reversed(found)]
+
+
 def file_of(made: Any) -> str:
     """The file of a module's class, or of a function."""
     function = made if isinstance(made, types.FunctionType) else type(made).forward
@@ -369,6 +389,7 @@ def main(argv: list[str]) -> None:
                 "breaks": run.breaks,
                 "wrong": run.wrong,
                 "changed": sorted(run.changed),
+                "places": {n: p for n, p in run.places.items() if run.breaks.get(n) != 0},
             }
             json.dump({**counted, "printed": printed, "costs": run.costs()}, stream)
 

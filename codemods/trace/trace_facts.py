@@ -49,7 +49,8 @@ class Fact:
         """What holds of both; None where nothing does."""
         if "none" in (self.what, other.what) and self.what != other.what:
             seen = other if self.what == "none" else self
-            return replace(seen, optional=True) if seen.what == "tensor" else None
+            known = seen.what == "tensor" or seen.what in _SIMPLE
+            return replace(seen, optional=True) if known else None
         if self.what != other.what:
             return None
         rank = self.rank if self.rank == other.rank else None
@@ -73,7 +74,7 @@ class Fact:
             return Kind(self.what, cls=self.cls)
         if self.what == "numpy scalar":
             return Kind("numpy scalar")
-        return SIMPLE.get(self.what) if self.what in _SIMPLE else None
+        return SIMPLE.get(self.what) if self.what in _SIMPLE and not self.optional else None
 
 
 class TraceFacts:

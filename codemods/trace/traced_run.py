@@ -89,12 +89,7 @@ class FactCollector:
                 own = set(dir(type(value))) | set(getattr(value, "__dict__", ()))
                 names = ",".join(sorted(own - set(dir(dict))))
                 return Fact("dict with attributes", cls=f"{type(value).__name__}.{lookup}:{names}")
-        tensors = (
-            isinstance(value, (list, tuple))
-            and value
-            and all(isinstance(v, torch.Tensor) for v in value)
-        )
-        return Fact("tensors") if tensors else Fact(f"object {type(value).__qualname__}")
+        return Fact(_of_all(value, torch) or f"object {type(value).__qualname__}")
 
     def data(self) -> Any:
         """{path: {"facts": [[function, text, fact]], "captured": [function], "reads": [...]}}:
@@ -191,6 +186,18 @@ class FactCollector:
 
 _compile = builtins.compile
 _FUNCTIONS = (types.FunctionType, types.MethodType)
+
+
+def _of_all(value: Any, torch: Any) -> str:
+    """What all elements of a list or a tuple are; "" of others."""
+    if not isinstance(value, (list, tuple)) or not value:
+        return ""
+    types = {torch.Tensor if isinstance(v, torch.Tensor) else type(v) for v in value}
+    return (
+        {torch.Tensor: "tensors", int: "ints", float: "floats"}.get(*types)
+        if len(types) == 1
+        else ""
+    )
 
 
 def _definition(function: Any) -> Any:

@@ -123,7 +123,7 @@ class Tokens:
     def __init__(self) -> None:
         self._numbers: dict[tuple[object, ...], int] = {}
         self._category: dict[int | None, str | None] = {}
-        self._named: set[int] = set()
+        self._named: dict[int, str] = {}
         self.bool = self.known("bool", "bool")
         self.mask = self.of("dtype", "mask")  # bool, unless an object compares in its own way
         self.uint8 = self.known("uint8", "int")
@@ -152,7 +152,7 @@ class Tokens:
     def known(self, name: str, category: str) -> int:
         token = self.of("dtype", name)
         self._category[token] = category
-        self._named.add(token)
+        self._named[token] = name
         return token
 
     def of_name(self, name: str) -> int:
@@ -161,6 +161,11 @@ class Tokens:
     def is_known(self, token: int | None) -> bool:
         """Whether a dtype has a name."""
         return token in self._named
+
+    def name_of(self, token: int | None) -> str:
+        """The name of a dtype, as torch has it; "" where it is not known."""
+        name = self._named.get(token, "") if token is not None else ""
+        return "" if name == "default" else name
 
     def category(self, token: int | None) -> str | None:
         return self._category.get(token)

@@ -54,7 +54,8 @@ class Fix:
     when compiled; `first`: it is part of a change of several files, made before all others;
     `asked`: what the text cannot show, the new code asks for; `compiled`: compiled code alone runs
     what it adds; `ran`: a run took all that it chooses from; `needs_next`: it helps only where what
-    it leaves has a fix, too; `needs_whole`: with a graph break in it, it does not compile."""
+    it leaves has a fix, too; `needs_whole`: with a graph break in it, it does not compile;
+    `operator`: eager code runs on, as an operator of the graph."""
 
     edits: tuple[Edit, ...]
     title: str
@@ -68,6 +69,7 @@ class Fix:
     ran: bool = False
     needs_next: bool = False
     needs_whole: bool = False
+    operator: bool = False
 
     @property
     def span(self) -> tuple[int, int]:

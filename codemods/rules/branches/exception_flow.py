@@ -29,8 +29,8 @@ def losses(node: ast.If | ast.Assert | ast.Expr, context: FileContext) -> list[s
     else:
         parts = _parts(node.body[-1])
     acts = not all(effect_free(p, context) for p in parts if p is not None)
-    handled = _handled(node, context) or _handled_by_callers(node, context)
-    return [why for why, lost in ((_HANDLED, handled), (_ACTS, acts)) if lost]
+    caught = handled(node, context) or _handled_by_callers(node, context)
+    return [why for why, lost in ((_HANDLED, caught), (_ACTS, acts)) if lost]
 
 
 def _texts(call: Any) -> list[ast.AST]:
@@ -104,7 +104,7 @@ def _goes_on(handler: ast.ExceptHandler, wanted: str, context: FileContext) -> b
     return wanted in names and not isinstance(handler.body[-1], ast.Raise)
 
 
-def _handled(node: ast.AST, context: FileContext) -> bool:
+def handled(node: ast.AST, context: FileContext) -> bool:
     """Whether an exception raised at `node` may be caught in this file."""
     return next(_catching(node, context), None) is not None
 

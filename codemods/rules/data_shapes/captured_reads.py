@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 _CAPTURED = frozenset("DYN101 DYN102 DYN103 DYN105 DYN501 DYN503 DYN504 DYN506".split())
-_RECOMPILES = frozenset(["DYN307", "DYN308"])  # no break
+RECOMPILES = frozenset(["DYN307", "DYN308"])  # no break
 # What goes on with a symbol, as torch 2.13 was seen to; what is not here breaks the graph.
 _PASSES = frozenset(
     "zip enumerate reversed list tuple map float int bool min max sum abs round len isinstance type"
@@ -61,7 +61,7 @@ def captured_below(
     else breaks the graph there too, or where what is read decides something."""
     inside = reached(function, context)
     below = [f for f in found if f.level == ERROR and any(_within(f, g.node) for g in inside)]
-    errors = [f for f in below if f.code not in _RECOMPILES]
+    errors = [f for f in below if f.code not in RECOMPILES]
     reads = {g: _likely_reads(g.node, context) for g in inside}
     if not (errors or any(reads.values())) or any(f.code not in _CAPTURED for f in errors):
         return None

@@ -5,18 +5,20 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.source.import_places import after_imports
 from ....rewriter.source.intents import decorate, insert_before
-from ....rewriter.source.spans import Refusal, Safety, hidden
+from ....rewriter.source.spans import Fix, Refusal, Safety, hidden
 from ...analysis.definitions import COMPILE
+from ...analysis.findings import ERROR
 from ...trace.reads_left import Text, stands
 from ..base import Rule
-from .captured_reads import captured_below
+from ..libraries.eager_part import eager_part
+from .captured_reads import RECOMPILES, captured_below
 
 if TYPE_CHECKING:
-    from ....rewriter.source.spans import Fix
     from ...analysis.definitions import Function
     from ...analysis.file_context import FileContext
     from ...analysis.findings import Finding
@@ -51,6 +53,12 @@ class ScopedCapture(Rule):
     With `--trace`, it is offered as well on the outermost modules of the run, where a read is left
     after all other fixes. This is unsafe: where Dynamo cannot go on with a symbol, the whole forward
     runs in eager. The helper, which dynfix has, uses torch's internals.
+
+    Findings of any rule for which no fix is left get the last one (unsafe): the statements become a
+    function that runs in eager, as one operator of the graph (`dynfix.eager_op`). Eager runs what
+    it ran. Compiled code gains no speed there, but the graph does not break, gradients flow, and
+    writes to buffers are kept. Types come from annotations or from `--trace`. With `--trace
+    --unsafe-fixes`, so do the lines at which the run broke the graph and that no rule names.
     """
 
     code = "DYN506"
@@ -95,11 +103,35 @@ class Model(nn.Module):
             if not _captures(function.node):
                 kept = [f.without_fix(CAPTURED) if f.fix is None or _worse(f) else f for f in below]
                 found += [*kept, context.finding(self, function.node, fix=fix)]
-        if not any(f.fix is not None and context.settings.fixes(f.code) for f in found):
-            found = [*found, *self._traced(context)]
+        eager = {f for f in context.program.functions if _runs_in_eager(f, context)}
+        found = [f for f in found if not any(_stands_in(f, g, context) for g in eager)]
+        for last in (_deciding, self._traced, _anything, self._at_breaks):
+            if any(_is_made(f, context) for f in found):
+                break
+            found = last(context, found)
         return found
 
-    def _traced(self, context: FileContext) -> Iterator[Finding]:
+    def _at_breaks(self, context: FileContext, found: list[Finding]) -> list[Finding]:
+        """Operators where a run broke the graph, of which no rule knows."""
+        lines = context.settings.broken.get(os.path.realpath(context.source.path), ())
+        for function in context.program.functions:
+            node = function.node
+            inner = [f.node for f in context.program.functions if f.outer is function]
+            own = [
+                n for n in lines if _holds(node, n) and not any(_holds(other, n) for other in inner)
+            ]
+            fix = _operator(function, own, context) if own else None
+            if isinstance(fix, Fix):
+                at = next(n for n in ast.walk(node) if getattr(n, "lineno", 0) == own[0])
+                return [*found, context.finding(self, at, fix=fix)]
+        return found
+
+    def _traced(self, context: FileContext, found: list[Finding]) -> list[Finding]:
+        if any(f.fix is not None and context.settings.fixes(f.code) for f in found):
+            return found
+        return [*found, *self._of_roots(context)]
+
+    def _of_roots(self, context: FileContext) -> Iterator[Finding]:
         roots = context.facts.roots if context.facts else {}
         for function in context.program.functions:
             ways = roots.get(function.qualified, ())
@@ -132,6 +164,111 @@ class Model(nn.Module):
             return decorate(source, node, _NAME)
         alone = source.white_before(node) is not None
         return insert_before(source, node, f"@{_NAME}") if alone else None
+
+
+_READ = frozenset("DYN101 DYN102 DYN103 DYN105 DYN501 DYN503 DYN504".split())
+
+
+def _is_made(finding: Finding, context: FileContext) -> bool:
+    """Whether the fix of a finding is to be made, by what a run shows, too."""
+    fix, settings = finding.fix, context.settings
+    shown = settings.verified and fix is not None and fix.compiled and fix.ran
+    return settings.wants(
+        replace(finding, fix=replace(fix, safety=Safety.SAFE)) if shown else finding
+    )
+
+
+def _deciding(context: FileContext, found: list[Finding]) -> list[Finding]:
+    """Operators in the place of what decides by a tensor, or leaves torch."""
+    decides = {f for f in context.program.functions if _left(found, f, context, _READ)}
+    return _as_operators(context, found, decides)
+
+
+def _anything(context: FileContext, found: list[Finding]) -> list[Finding]:
+    """The same of what reads alone, where no root in another file captures it."""
+    if context.facts and not context.facts.roots:
+        return found
+    return _as_operators(context, found, set(context.program.functions))
+
+
+def _as_operators(
+    context: FileContext, found: list[Finding], functions: set[Function]
+) -> list[Finding]:
+    """What nothing else mends, as operators that run in eager, where it can be that."""
+    for function in context.program.functions:
+        left = _left(found, function, context) if function in functions else []
+        if left:
+            made = _with(left[0], _operator(function, [f.line for f in left], context))
+            found = [made if f is left[0] else f for f in found]
+    return found
+
+
+def _operator(function: Function, lines: list[int], context: FileContext) -> Fix | Refusal:
+    """The Fix in the function, or around its calls."""
+    if context.program.disabled(function):
+        return Refusal("it runs in eager")
+    first = eager_part(function, sorted(lines), context)
+    todo, seen, fix = [function], [], first
+    while todo and isinstance(fix, Refusal):
+        known = context.program.by_node
+        callers = context.callers(todo.pop().node)
+        for around, call in (
+            (known[a], c)
+            for a, c in callers
+            if a in known and a not in seen and not context.program.disabled(known[a])
+        ):
+            seen.append(around.node)
+            todo.append(around)
+            fix = eager_part(around, [call.lineno], context)
+            if isinstance(fix, Fix):
+                break
+    return fix if isinstance(fix, Fix) else first
+
+
+def _with(finding: Finding, fix: Fix | Refusal) -> Finding:
+    if isinstance(fix, Fix):
+        return replace(finding, fix=fix, kept="")
+    other = f"it cannot be an operator that runs in eager: {fix.why}"
+    return finding if other in finding.kept else replace(finding, kept=f"{finding.kept}; {other}")
+
+
+def _runs_in_eager(function: Function, context: FileContext, depth: int = 3) -> bool:
+    """Whether operators that run in eager call a function, and nothing else does."""
+    known = context.program.by_node
+    callers = [known.get(around) for around, _ in context.callers(function.node)]
+    return bool(callers) and all(
+        f is not None
+        and (context.program.disabled(f) or (depth and _runs_in_eager(f, context, depth - 1)))
+        for f in callers
+    )
+
+
+def _left(
+    found: list[Finding],
+    function: Function,
+    context: FileContext,
+    but: frozenset[str] = frozenset(),
+) -> list[Finding]:
+    """The findings in a function, and in none within, that stay."""
+    return [
+        f
+        for f in found
+        if f.level == ERROR
+        and (f.fix is None or context.settings.unsafe_fixes)
+        and f.code not in RECOMPILES | but
+        and f.kept != CAPTURED
+        and _stands_in(f, function, context)
+    ]
+
+
+def _stands_in(finding: Finding, function: Function, context: FileContext) -> bool:
+    inner = [f.node for f in context.program.functions if f.outer is function]
+    around = [n for n in (function.node, *inner) if _holds(n, finding.line)]
+    return around == [function.node]
+
+
+def _holds(node: ast.FunctionDef, line: int) -> bool:
+    return node.lineno <= line <= node.end_lineno
 
 
 def _compiled_alone(context: FileContext) -> list[Function]:

@@ -1,0 +1,200 @@
+"""`eager_op`: what runs in eager as one operator of the graph gives what it gave, gradients and
+writes included, and the fix that makes such operators leaves one graph."""
+
+import importlib.util
+
+import pytest
+import torch
+from dynfix import eager_op
+from dynfix.codemods import eager_operators
+from torch import nn
+
+from . import support
+
+
+@eager_op(
+    "(Module experts, Tensor[] parts, Tensor route, SymInt? top) -> (float32[*route], int64[?])"
+)
+def routed(experts, parts, route, top):
+    x, out = parts[0] + parts[1], []
+    for row, which in zip(x, route.tolist(), strict=True):
+        out.append(nn.functional.dropout(experts[which](row[None]), 0.5).sum())
+    return torch.stack(out), (route > (top or 0)).nonzero().flatten()
+
+
+@eager_op("(Tensor(a!) queue, Tensor rows, SymInt at) -> int64[]")
+def put(queue, rows, at):
+    for row in rows:
+        if row.sum() > 0:
+            queue[at] = row
+            at = (at + 1) % len(queue)
+    return torch.tensor(at)
+
+
+@eager_op("(Tensor x) -> float32[*x]")
+def same(x):
+    return x.zero_() if torch.isnan(x).any() else x
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(3, 3)
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(3, 3), nn.ReLU()) for _ in range(3))
+        self.register_buffer("queue", torch.zeros(4, 3))
+
+    def forward(self, x, route):
+        before = self.queue.sum()
+        out, far = routed(self.experts, [self.first(x), x * 2], route, None)
+        with torch.no_grad():
+            at = put(self.queue, x.detach(), 1)
+        return out * (1 + before) + self.queue.sum(), far, at
+
+
+def observed(run, model, x, route):
+    model.zero_grad()
+    x = x.clone().requires_grad_()
+    torch.manual_seed(1)
+    out = run(x, route)
+    out[0].square().sum().backward()
+    grads = [x.grad, *(p.grad for p in model.parameters())]
+    zeros = [torch.zeros(()) if g is None else g.sum() for g in grads]
+    return [*(o.detach() for o in out), *zeros, model.queue.clone()]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_an_operator_does_what_eager_does(backend):
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    eager, model = Model(), Model()
+    model.load_state_dict(eager.state_dict())
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    for rows, route in ((4, [0, 1, 2, 0]), (4, [1, 1, 1, 1]), (5, [2, 0, 2, 0, 2])):
+        x, route = torch.randn(rows, 3), torch.tensor(route)
+        want = observed(eager, eager, x, route)
+        torch.testing.assert_close(observed(compiled, model, x, route), want)
+    assert not eager_operators._graphs  # of calls whose gradients were taken
+
+
+@pytest.mark.slow
+def test_an_operator_under_inductor():
+    test_an_operator_does_what_eager_does("inductor")
+
+
+def test_what_is_returned_is_memory_of_its_own():
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: same(x * 1).add_(1), backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(torch.ones(3)), torch.full((3,), 2.0))
+
+
+def test_another_dtype_than_declared_is_said():
+    wrong = eager_op("(Tensor x) -> int64[?]")(lambda x: x[x > 0])
+    with pytest.raises(RuntimeError, match=r"returned torch.float32 .* its signature says"):
+        torch.compile(wrong, backend="eager", fullgraph=True)(torch.ones(3))
+
+
+SCRIPT = '''
+import torch
+from torch import nn
+class Groups(nn.Module):  # no line between: the decorator is imported before it is used
+    """Pooling of what belongs together."""
+
+    def __init__(self):
+        super().__init__()
+        self.h = nn.Linear(3, 3)
+        self.score = nn.Linear(3, 1)
+        self.seen = {}
+
+    def forward(self, x, group):
+        y = self.h(x)
+        rows = []
+        for one in group.unique():
+            members = y[group == one]
+            self.seen[int(one)] = len(members)
+            if len(members) < 2:
+                continue
+            rows.append((self.score(members).softmax(0) * members).sum(0))
+        if not rows:
+            return y.sum() * 0, 0
+        return torch.stack(rows).mean(), len(rows)
+
+
+class Ring(nn.Module):
+    """A ring of rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(5, 3))
+        self.register_buffer("at", torch.zeros(1, dtype=torch.long))
+
+    @torch.no_grad()
+    def put(self, rows):
+        at = int(self.at)
+        for row in rows:
+            if row.abs().sum() > 1:
+                self.rows[at] = row
+                at = (at + 1) % 5
+        self.at[0] = at
+
+    def forward(self, x, group):
+        out = x @ self.rows.clone().t()
+        self.put(x)
+        return out.sum(-1)
+
+
+class Chosen(nn.Module):
+    """What is left by a greedy choice."""
+
+    def forward(self, x, group):
+        order = x.sum(-1).argsort()
+        keep = []
+        while len(order):
+            first = order[0].item()
+            keep.append(first)
+            order = order[(x[order] - x[first]).norm(dim=-1) > 1]
+        keep = torch.tensor(keep)
+        return x[keep] * 2
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    for kind in (Groups, Ring, Chosen):
+        module = kind()
+        for group in ([0, 0, 1, 1], [0, 1, 2, 3], [2, 2, 2, 0]):
+            module(torch.randn(4, 3), torch.tensor(group))
+'''
+
+
+def test_what_no_rule_mends_becomes_an_operator(tmp_path, monkeypatch):
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    code, out, err = support.command("--unsafe-fixes", "--trace", "script.py", "script.py")
+    assert "3 of 3 after" in err, (code, out, err)
+    before, after = (_loaded(SCRIPT, tmp_path / "before.py"), _loaded(path.read_text(), path))
+    for name in ("Groups", "Ring", "Chosen"):
+        torch.manual_seed(0)
+        made, eager, model = (getattr(m, name)() for m in (before, after, after))
+        for other in (eager, model):
+            other.load_state_dict(made.state_dict())
+        torch._dynamo.reset()
+        compiled = torch.compile(model, backend="eager", fullgraph=True)
+        for group in ([0, 0, 1, 1], [0, 1, 2, 3], [2, 2, 2, 0]):
+            x, group = torch.randn(4, 3), torch.tensor(group)
+            want = made(x, group)
+            torch.testing.assert_close(eager(x, group), want)
+            torch.testing.assert_close(_numbers(compiled(x, group)), _numbers(want))
+            torch.testing.assert_close(model.state_dict(), made.state_dict())
+
+
+def _numbers(result):
+    """Numbers that an operator gives are tensors."""
+    return [torch.as_tensor(r) for r in (result if isinstance(result, tuple) else (result,))]
+
+
+def _loaded(text, path):
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
