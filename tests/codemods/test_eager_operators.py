@@ -146,13 +146,14 @@ class Chosen(nn.Module):
     """What is left by a greedy choice."""
 
     def forward(self, x, group):
-        order = x.sum(-1).argsort()
-        keep = []
-        while len(order):
-            first = order[0].item()
-            keep.append(first)
-            order = order[(x[order] - x[first]).norm(dim=-1) > 1]
-        keep = torch.tensor(keep)
+        with torch.no_grad():
+            order = x.sum(-1).argsort()
+            keep = []
+            while len(order):
+                first = order[0].item()
+                keep.append(first)
+                order = order[(x[order] - x[first]).norm(dim=-1) > 1]
+            keep = torch.tensor(keep)
         return x[keep] * 2
 
 

@@ -557,7 +557,7 @@ class _Part:
         modes = ("torch.no_grad", "torch.inference_mode")
         around: list[ast.expr] = [*self.function.node.decorator_list]
         entered = (a.items for a in self._around() if isinstance(a, ast.With))
-        around += [item.conshownexpr for items in entered for item in items]
+        around += [item.context_expr for items in entered for item in items]
         called = (d.func if isinstance(d, ast.Call) else d for d in around)
         return any(self.context.names.resolve(d) in modes for d in called)
 
