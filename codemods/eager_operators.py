@@ -153,7 +153,7 @@ class _Operator:
 
     def _checked(self, made: Sequence[torch.Tensor], given: Sequence[Any]) -> Tensors:
         pairs = zip(self.results, made, strict=True)
-        return _apart([r.checked(v, given, self.name) for r, v in pairs], _tensors(given))
+        return _in_own_memory([r.checked(v, given, self.name) for r, v in pairs], _tensors(given))
 
     def _run(self, *given: Any) -> Any:
         return _one_or_all(self._checked(self._called(given), given))
@@ -237,7 +237,7 @@ def _gradients(ticket: torch.Tensor, grads: Tensors, roots: Tensors) -> Tensors:
     outputs, given = zip(*pairs, strict=True)
     found = torch.autograd.grad(outputs, own, given, retain_graph=True, allow_unused=True)
     zeros = [torch.zeros_like(t) if g is None else g for t, g in zip(roots, found, strict=True)]
-    return _apart(zeros, grads)
+    return _in_own_memory(zeros, grads)
 
 
 def _fake_gradients(ticket: torch.Tensor, grads: Tensors, roots: Tensors) -> Tensors:
@@ -252,7 +252,7 @@ _backward = _define(
 )
 
 
-def _apart(values: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> Tensors:
+def _in_own_memory(values: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> Tensors:
     """The values contiguous, each in memory of its own, for the graph may write into it."""
     taken = {t.untyped_storage().data_ptr() for t in others}
     made = []

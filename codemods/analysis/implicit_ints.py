@@ -50,7 +50,7 @@ def _sizes(resolve: Callable[..., Any], call: ast.Call) -> list[ast.expr] | tupl
     named = [k.value for k in call.keywords if k.arg in _NAMED]
     if of_torch and name.removeprefix("torch.") in _OF_NUMBERS:
         return [*call.args[_OF_NUMBERS[name.removeprefix("torch.")]], *named]
-    if not of_torch and not ast.unparse(call.func).startswith(name.partition(".")[0]):
+    if name and not of_torch and not ast.unparse(call.func).startswith(name.partition(".")[0]):
         return ()  # of another library
     last = name.rpartition(".")[2] if of_torch else getattr(call.func, "attr", "")
     given = call.args[1:] if of_torch else call.args

@@ -26,7 +26,7 @@ from ..capture.places import is_own_file
 from ..capture.recording import Recording
 from ..capture.segments import Segment
 from .assignments import set_at
-from .lock_file import SET_AT, Fact, Place
+from .lock_file import SET_AT, LockFact, SourcePlace
 from .stable_text import StableText, any_index
 
 DIGITS = 12  # of a hash
@@ -74,26 +74,26 @@ class CompiledFacts:
             self._work += sum(_products(x) for x in unit.items if isinstance(x, ExternCall))
         return launches
 
-    def all(self, functions: Iterable["Watched"]) -> list[Fact]:
+    def all(self, functions: Iterable["Watched"]) -> list[LockFact]:
         """Of every function that was called, and of the kernels."""
-        made: dict[str, Fact] = {}
+        made: dict[str, LockFact] = {}
         for watched in functions:
             if watched.entry.all_recordings:
-                self._entry(made.setdefault(watched.name, Fact("entry", watched.name)), watched)
+                self._entry(made.setdefault(watched.name, LockFact("entry", watched.name)), watched)
         return [*(_sorted(made[name]) for name in sorted(made)), *self._kernel_facts()]
 
-    def _kernel_facts(self) -> list[Fact]:
-        found: list[tuple[tuple[str, int], Fact]] = []
+    def _kernel_facts(self) -> list[LockFact]:
+        found: list[tuple[tuple[str, int], LockFact]] = []
         for (hashed, moved, origins), count in self._kernels.items():
-            fact = Fact("kernel", f"{hashed} {moved}", count=count)
+            fact = LockFact("kernel", f"{hashed} {moved}", count=count)
             places = {place for place in map(self.text.place, origins) if place is not None}
             ordered = sorted(places, key=_order)
-            fact.parts = [Fact("line", str(place)) for place in ordered]
+            fact.parts = [LockFact("line", str(place)) for place in ordered]
             found.append((_order(ordered[0]) if ordered else ("", 0), fact))
         found.sort(key=lambda each: (each[0], [*each[1].lines()]))
         return [fact for _, fact in found]
 
-    def _entry(self, fact: Fact, watched: "Watched") -> None:
+    def _entry(self, fact: LockFact, watched: "Watched") -> None:
         entry, at = watched.entry, self._under(fact, self.text.place(watched.at))
         at.part("options", _options(entry.options)).count = 1
         for made in entry.parts:
@@ -109,14 +109,14 @@ class CompiledFacts:
             for why in made.recompiles:
                 self._recompile(fact, why, names)
 
-    def _breaks(self, fact: Fact, recording: Any) -> None:
+    def _breaks(self, fact: LockFact, recording: Any) -> None:
         for site in recording.sites:
             place = self.text.place(f"{site.file}:{site.line}", site.text)
             detail = f" ({self.text.line(site.detail)})" if site.detail else ""
             what = f"{site.reason.code} {site.reason.message}{detail}"
             self._under(fact, place).part("break", self.text.line(what))
 
-    def _recompile(self, fact: Fact, why: str, names: tuple[str, ...]) -> None:
+    def _recompile(self, fact: LockFact, why: str, names: tuple[str, ...]) -> None:
         found = _IN_REASON.search(why)
         place = self.text.place(found[1]) if found else None
         text = _IN_REASON.sub("", why) if found else why
@@ -125,7 +125,7 @@ class CompiledFacts:
         self._under(fact, place).part("recompile", self.text.line(text))
 
     @staticmethod
-    def _under(fact: Fact, place: Place | None) -> Fact:
+    def _under(fact: LockFact, place: SourcePlace | None) -> LockFact:
         return fact if place is None else _line(fact, place)
 
 
@@ -137,7 +137,7 @@ def _products(call: ExternCall) -> float:
     return 2 * math.sqrt(math.prod(sizes)) / FLOPS if len(sizes) == 3 else 0.0
 
 
-def _line(fact: Fact, place: Place) -> Fact:
+def _line(fact: LockFact, place: SourcePlace) -> LockFact:
     made = fact.part("line", str(place))
     made.count = 1
     return made
@@ -155,18 +155,18 @@ def _options(options: Options) -> str:
     return " ".join((f"backend={named}", *other))
 
 
-def _order(place: Place) -> tuple[str, int]:
+def _order(place: SourcePlace) -> tuple[str, int]:
     return place.file, place.line
 
 
-def _sorted(entry: Fact) -> Fact:
+def _sorted(entry: LockFact) -> LockFact:
     """What all of its versions have in common stands before them, once; equal versions are counted.
     Lines are in their order in the files, versions in that of their texts: whichever was met
     first."""
-    versions: dict[str, Fact] = {}
+    versions: dict[str, LockFact] = {}
     for version in entry.of("version"):
         versions.setdefault(
-            "\n".join(version.lines()), Fact("version", "", version.parts, 0)
+            "\n".join(version.lines()), LockFact("version", "", version.parts, 0)
         ).count += 1
     ordered = [versions[text] for text in sorted(versions)]
     rest = [each for each in entry.parts if each.kind not in ("version", "line")]
@@ -181,11 +181,11 @@ def _sorted(entry: Fact) -> Fact:
     return entry
 
 
-def _by_place(fact: Fact) -> tuple[bool, str, int]:
+def _by_place(fact: LockFact) -> tuple[bool, str, int]:
     return fact.kind == "line", *(("", 0) if fact.place is None else _order(fact.place))
 
 
-def _shared(versions: list[Fact]) -> list[tuple[Place, list[Fact]]]:
+def _shared(versions: list[LockFact]) -> list[tuple[SourcePlace, list[LockFact]]]:
     """Take out of the versions what all of them say at a line."""
     found = []
     for line in [*versions[0].of("line")] if versions else []:
@@ -233,14 +233,14 @@ class Version:
     """The facts of one recording: what it relies on, its graphs, and what it does besides."""
 
     def __init__(self, text: StableText, fn: Any, recording: Recording) -> None:
-        self.text, self.recording, self._fact = text, recording, Fact("version")
-        self.lines_that_set: set[Place] = set()
+        self.text, self.recording, self._fact = text, recording, LockFact("version")
+        self.lines_that_set: set[SourcePlace] = set()
         checks = [(guard.path, guard.check) for guard in recording.guards]
         self._classes = {path: check.arg for path, check in checks if isinstance(check, TypeIs)}
         self.names = _parameters(fn, self._classes.get(Arg(0)))
 
-    def fact(self) -> Fact:
-        plain = [guard for guard in self.recording.guards if not self._is_told(guard)]
+    def fact(self) -> LockFact:
+        plain = [guard for guard in self.recording.guards if not self._is_shown(guard)]
         if plain:
             self._fact.part("guards", f"{len(plain)} on types, lengths, functions and hooks")
         for number, segment in enumerate(self.recording.segments):
@@ -250,14 +250,14 @@ class Version:
             self._at(effect.origin).part("effect", _effect(effect))
         return self._fact
 
-    def _is_told(self, guard: Guard) -> bool:
+    def _is_shown(self, guard: Guard) -> bool:
         if isinstance(guard.check, Tensor):
-            self._told("input", guard, f": {_tensor(guard.check.arg)}")
+            self._shown("input", guard, f": {_tensor(guard.check.arg)}")
         elif isinstance(guard.check, Equals):
-            self._told("guard", guard, f" == {_constant(guard.check.arg)}")
+            self._shown("guard", guard, f" == {_constant(guard.check.arg)}")
         return isinstance(guard.check, Tensor | Equals)
 
-    def _told(self, kind: str, guard: Guard, what: str) -> None:
+    def _shown(self, kind: str, guard: Guard, what: str) -> None:
         line, text = self._at(guard.origin), self.text.line(f"{self._path(guard.path)}{what}")
         place = self.text.place(set_at(guard.path, self._classes, self.text.is_users))
         if place is not None and str(place) != line.text:
@@ -265,7 +265,7 @@ class Version:
             text = f"{text}{SET_AT.format(place.where)}"
         line.part(kind, text).count = 1
 
-    def _at(self, origin: str | None) -> Fact:
+    def _at(self, origin: str | None) -> LockFact:
         place = self.text.place(origin or "")
         return self._fact if place is None else _line(self._fact, place)
 

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator
 
-from .lock_file import SET_AT, Fact, Place
+from .lock_file import SET_AT, LockFact, SourcePlace
 
 VERSIONS = ("dynfix", "python", "torch", "device")
 MEASURED = ("time", "memory")  # which a busy machine changes
@@ -39,14 +39,14 @@ SHOWN = 6  # facts of one kind that a line shows
 
 
 @dataclasses.dataclass(frozen=True)
-class Item:
+class LockedItem:
     """A fact of `entry` at `place`; `text` is what it says."""
 
     kind: str
     entry: str
-    place: Place | None
+    place: SourcePlace | None
     text: str
-    set_at: Place | None = dataclasses.field(default=None, compare=False)
+    set_at: SourcePlace | None = dataclasses.field(default=None, compare=False)
 
     @property
     def name(self) -> str:
@@ -55,43 +55,43 @@ class Item:
         return self.text.partition(mark)[0] if mark else ""
 
 
-def items(facts: Iterable[Fact]) -> Counter[Item]:
+def items(facts: Iterable[LockFact]) -> Counter[LockedItem]:
     """Every fact, and how often it holds. Of a function's versions, those that are compiled for
     more calls than before are no more operators: the highest count stands."""
-    facts, found = [*facts], Counter[Item]()
+    facts, found = [*facts], Counter[LockedItem]()
     known = {place.where: place for places in _places(facts).values() for place in places}
     for fact in facts:
         if fact.kind == "entry":
-            found[Item("entry", fact.text, None, "")] = 1
+            found[LockedItem("entry", fact.text, None, "")] = 1
             found |= _version(fact, fact.text, known)
             for version in fact.of("version"):
                 found |= _version(version, fact.text, known)
-                found[Item("version", fact.text, None, "")] += version.count
+                found[LockedItem("version", fact.text, None, "")] += version.count
         elif fact.kind == "kernel":
             places = [part.place for part in fact.parts]
-            found[Item("kernel", "", next(iter(places), None), fact.text)] += fact.count
+            found[LockedItem("kernel", "", next(iter(places), None), fact.text)] += fact.count
         else:
-            found[Item(fact.kind, "", None, fact.text)] = 1
+            found[LockedItem(fact.kind, "", None, fact.text)] = 1
     return found
 
 
-def _version(fact: Fact, entry: str, known: dict[str, Place]) -> Counter[Item]:
-    found: Counter[Item] = Counter()
+def _version(fact: LockFact, entry: str, known: dict[str, SourcePlace]) -> Counter[LockedItem]:
+    found: Counter[LockedItem] = Counter()
     for part in fact.parts:
         if part.kind == "line":
             for each in part.parts:
                 said = _SET_AT.search(each.text)
                 text = each.text if said is None else each.text[: said.start()]
                 set_at = None if said is None else known.get(said[1])
-                found[Item(each.kind, entry, part.place, text, set_at)] += each.count
+                found[LockedItem(each.kind, entry, part.place, text, set_at)] += each.count
         elif part.kind != "version":
-            found[Item(part.kind, entry, None, part.text)] += part.count
+            found[LockedItem(part.kind, entry, None, part.text)] += part.count
     return found
 
 
-def _places(facts: Iterable[Fact]) -> dict[str, list[Place]]:
+def _places(facts: Iterable[LockFact]) -> dict[str, list[SourcePlace]]:
     """The lines of each file, in order."""
-    found: dict[str, set[Place]] = {}
+    found: dict[str, set[SourcePlace]] = {}
     waiting = list(facts)
     while waiting:
         fact = waiting.pop()
@@ -101,12 +101,12 @@ def _places(facts: Iterable[Fact]) -> dict[str, list[Place]]:
     return {file: sorted(lines, key=lambda p: p.line) for file, lines in found.items()}
 
 
-def _moved(before: list[Place], after: list[Place]) -> dict[Place, Place]:
+def _moved(before: list[SourcePlace], after: list[SourcePlace]) -> dict[SourcePlace, SourcePlace]:
     """Which line of a file each became: those of the same text, in their order first, and those
     between the same neighbours, if their texts are alike."""
     texts = [place.source for place in before], [place.source for place in after]
     blocks = difflib.SequenceMatcher(None, *texts, autojunk=False).get_opcodes()
-    found: dict[Place, Place] = {}
+    found: dict[SourcePlace, SourcePlace] = {}
     for tag, i, j, k, m in blocks:
         if tag == "equal":
             found.update(zip(before[i:j], after[k:m], strict=True))
@@ -123,13 +123,13 @@ def _moved(before: list[Place], after: list[Place]) -> dict[Place, Place]:
     return found
 
 
-def _is_like(before: Place, after: Place) -> bool:
+def _is_like(before: SourcePlace, after: SourcePlace) -> bool:
     """Whether a line may have become the other by an edit."""
     return difflib.SequenceMatcher(None, before.source, after.source).ratio() > ALIKE
 
 
 @dataclasses.dataclass(frozen=True)
-class Change:
+class LockChange:
     """Facts of one kind at one line: those that are gone, and those that came. `entries`: the
     functions in which that is so; `set_at`: the line that sets what is read."""
 
@@ -137,7 +137,7 @@ class Change:
     entries: tuple[str, ...]
     gone: tuple[tuple[str, int], ...]
     came: tuple[tuple[str, int], ...]
-    set_at: Place | None = None
+    set_at: SourcePlace | None = None
 
     def __str__(self) -> str:
         what = _WORDS.get(self.kind, self.kind)
@@ -179,9 +179,9 @@ def _listed(facts: tuple[tuple[str, int], ...]) -> str:
 class Changes:
     """Everything in which two locks differ. `lines_before`: what changed lines were."""
 
-    at: dict[Place | None, list[Change]]
-    lines_before: dict[Place, Place]
-    gone: frozenset[Place]
+    at: dict[SourcePlace | None, list[LockChange]]
+    lines_before: dict[SourcePlace, SourcePlace]
+    gone: frozenset[SourcePlace]
     total: str
 
     def __bool__(self) -> bool:
@@ -215,7 +215,7 @@ class Changes:
         named = ((_WORDS.get(kind, kind), found[kind]) for kind in kinds)
         return ", ".join(f"{what} ({n})" if n > 1 else what for what, n in named)
 
-    def _rank(self, place: Place | None) -> tuple[int, str, int]:
+    def _rank(self, place: SourcePlace | None) -> tuple[int, str, int]:
         """What causes other changes comes first: breaks and recompiles, then lines that the user
         changed. Kernels follow from operators."""
         if place is None:
@@ -225,7 +225,7 @@ class Changes:
         rank = 4 if kinds == {"kernel"} else 2 if changed else 3
         return rank if kinds.isdisjoint(_CAUSES) else 1, place.file, place.line
 
-    def _of(self, place: Place | None, changes: list[Change]) -> Iterator[str]:
+    def _of(self, place: SourcePlace | None, changes: list[LockChange]) -> Iterator[str]:
         if place is None:
             yield from (str(change) for change in changes)
             return
@@ -235,29 +235,33 @@ class Changes:
         yield from (f"  {change}" for change in changes)
 
 
-def compared(before: list[Fact], after: list[Fact]) -> Changes:
+def compared(before: list[LockFact], after: list[LockFact]) -> Changes:
     """How `after` differs from `before`."""
     old, new = _places(before), _places(after)
     moved = {was: now for file in old for was, now in _moved(old[file], new.get(file, [])).items()}
     known = items(after)
-    was: Counter[Item] = Counter()
+    was: Counter[LockedItem] = Counter()
     for item, count in items(before).items():
         place = moved.get(item.place, item.place) if item.place is not None else None
         was[dataclasses.replace(item, place=place)] += count
-    at: dict[Place | None, list[Change]] = {}
+    at: dict[SourcePlace | None, list[LockChange]] = {}
     for place, change in _changes(was, known):
         at.setdefault(place, []).append(change)
-    told = {e for cs in at.values() for c in cs if c.kind in ("op", "input") for e in c.entries}
-    if None in at:  # a graph of which other operators are told is told
-        at[None] = [c for c in at[None] if c.kind != "graph" or not told.issuperset(c.entries)]
+    shown = {e for cs in at.values() for c in cs if c.kind in ("op", "input") for e in c.entries}
+    if None in at:  # a graph of which other operators are shown is shown
+        at[None] = [c for c in at[None] if c.kind != "graph" or not shown.issuperset(c.entries)]
     at = {place: _together(changes) for place, changes in at.items() if changes}
     changed = {now: then for then, now in moved.items() if then.source != now.source}
     gone = {place for places in old.values() for place in places if place not in moved}
     return Changes(at, changed, frozenset(gone - {*itertools.chain(*new.values())}), _total(after))
 
 
-def _changes(was: Counter[Item], now: Counter[Item]) -> Iterator[tuple[Place | None, Change]]:
-    found: dict[tuple[Place | None, str, str, str], tuple[list[Item], list[Item]]] = {}
+def _changes(
+    was: Counter[LockedItem], now: Counter[LockedItem]
+) -> Iterator[tuple[SourcePlace | None, LockChange]]:
+    found: dict[
+        tuple[SourcePlace | None, str, str, str], tuple[list[LockedItem], list[LockedItem]]
+    ] = {}
     for side, items_of, others in ((0, was, now), (1, now, was)):
         for item in items_of:
             if items_of[item] != others.get(item, 0):
@@ -267,12 +271,12 @@ def _changes(was: Counter[Item], now: Counter[Item]) -> Iterator[tuple[Place | N
         lost = tuple((item.text, was[item]) for item in gone)
         got = tuple((item.text, now[item]) for item in came)
         set_at = next((item.set_at for item in (*came, *gone)), None)
-        yield place, Change(kind, (entry,), lost, got, set_at)
+        yield place, LockChange(kind, (entry,), lost, got, set_at)
 
 
-def _together(changes: list[Change]) -> list[Change]:
+def _together(changes: list[LockChange]) -> list[LockChange]:
     """What is the same in several functions is said once."""
-    found: dict[Change, list[str]] = {}
+    found: dict[LockChange, list[str]] = {}
     for change in changes:
         alike = dataclasses.replace(change, entries=())
         found.setdefault(alike, []).extend(change.entries)
@@ -282,7 +286,7 @@ def _together(changes: list[Change]) -> list[Change]:
     return sorted(made, key=lambda change: _ORDER.get(change.kind, 0))
 
 
-def _total(facts: list[Fact]) -> str:
+def _total(facts: list[LockFact]) -> str:
     entries = [fact for fact in facts if fact.kind == "entry"]
     versions = [version for entry in entries for version in entry.of("version")]
     graphs = sum(v.count * g.count for v in versions for g in v.of("graph"))

@@ -26,7 +26,7 @@ class LockError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class SourcePlace:
     """A line of the user's. `source` is its text."""
 
     file: str
@@ -34,7 +34,7 @@ class Place:
     source: str
 
     @classmethod
-    def read(cls, text: str) -> "Place | None":
+    def read(cls, text: str) -> "SourcePlace | None":
         """Of `model.py:15: x = relu(x)`; None for what is no such text."""
         found = _LINE.match(text)
         return found and cls(found["file"], int(found["line"]), found["source"] or "")
@@ -48,25 +48,25 @@ class Place:
 
 
 @dataclasses.dataclass
-class Fact:
+class LockFact:
     """One line: its first word says what it is, `parts` belong to it. `count`: how often it holds
     there."""
 
     kind: str
     text: str = ""
-    parts: list["Fact"] = dataclasses.field(default_factory=list)
+    parts: list["LockFact"] = dataclasses.field(default_factory=list)
     count: int = 1
 
-    def part(self, kind: str, text: str = "") -> "Fact":
+    def part(self, kind: str, text: str = "") -> "LockFact":
         """The part that says this, made if there is none; of one that is there, one more."""
         for each in self.parts:
             if (each.kind, each.text) == (kind, text):
                 each.count += 1
                 return each
-        self.parts.append(Fact(kind, text))
+        self.parts.append(LockFact(kind, text))
         return self.parts[-1]
 
-    def of(self, kind: str) -> Iterator["Fact"]:
+    def of(self, kind: str) -> Iterator["LockFact"]:
         return (each for each in self.parts if each.kind == kind)
 
     def lines(self, depth: int = 0) -> Iterator[str]:
@@ -76,17 +76,17 @@ class Fact:
             yield from each.lines(depth + 1)
 
     @property
-    def place(self) -> Place | None:
-        return Place.read(self.text) if self.kind == "line" else None
+    def place(self) -> SourcePlace | None:
+        return SourcePlace.read(self.text) if self.kind == "line" else None
 
 
-def written(facts: Iterable[Fact], head: Iterable[str] = ()) -> str:
+def written(facts: Iterable[LockFact], head: Iterable[str] = ()) -> str:
     """The text of a lock. `head`: comments at its top."""
     lines = [f"# {line}" for line in head]
     return "\n".join([*lines, FORMAT, *(line for fact in facts for line in fact.lines())]) + "\n"
 
 
-def parsed(text: str, name: str) -> list[Fact]:
+def parsed(text: str, name: str) -> list[LockFact]:
     """The facts of a lock's text. Raises LockError, with `name`, for what is none."""
     numbered = [
         (number, line)
@@ -95,7 +95,7 @@ def parsed(text: str, name: str) -> list[Fact]:
     ]
     if not numbered or numbered[0][1] != FORMAT:
         raise LockError(f"{name} is no lock of this version: its first line is not `{FORMAT}`")
-    root = Fact("lock")
+    root = LockFact("lock")
     within = [root]
     for number, line in numbered[1:]:
         depth, rest = divmod(len(line) - len(line.lstrip(" ")), len(INDENT))
@@ -107,13 +107,13 @@ def parsed(text: str, name: str) -> list[Fact]:
     return root.parts
 
 
-def _fact(line: str) -> Fact:
+def _fact(line: str) -> LockFact:
     times = None if line.startswith("line ") else _COUNT.search(line)
     kind, _, text = (line if times is None else line[: times.start()]).partition(" ")
-    return Fact(kind, text, count=1 if times is None else int(times[1]))
+    return LockFact(kind, text, count=1 if times is None else int(times[1]))
 
 
-def read(path: str) -> list[Fact]:
+def read(path: str) -> list[LockFact]:
     """The facts of a file. Raises LockError, also for what cannot be read."""
     try:
         with open(path, encoding="utf-8") as file:

@@ -28,7 +28,7 @@ from ..frontend import compiled_function, segment_programs
 from . import lock_file
 from .compiled_facts import CompiledFacts, Watched
 from .lock_changes import MEASURED, Changes, compared
-from .lock_file import Fact, LockError
+from .lock_file import LockError, LockFact
 
 _ASKED = WRITE, CHECK = "DYNFIX_LOCK", "DYNFIX_LOCK_CHECK"
 FAILED, BROKEN = 1, 2  # exit statuses: something changed; there is no lock to compare with
@@ -41,7 +41,7 @@ _RANGE = re.compile(r"([\d.]+ \w+) to ([\d.]+ \w+)$")
 
 
 @dataclasses.dataclass(frozen=True)
-class Unit:
+class RangeUnit:
     """Of measured numbers, which are written as ranges that noise does not leave. `names`: of its
     powers, the largest first; `width`: the upper end of a range by the lower one; `slack`: what a
     number may be off a range that was written before."""
@@ -72,8 +72,8 @@ class Unit:
         return float(number) * dict(self.names)[name]
 
 
-SECONDS = Unit((("s", 1.0), ("ms", 1e-3), ("us", 1e-6)), 100.0, 3.0)
-BYTES = Unit((("GiB", 2.0**30), ("MiB", 2.0**20)), 4.0, 1.3)
+SECONDS = RangeUnit((("s", 1.0), ("ms", 1e-3), ("us", 1e-6)), 100.0, 3.0)
+BYTES = RangeUnit((("GiB", 2.0**30), ("MiB", 2.0**20)), 4.0, 1.3)
 PLAIN_PROCESS = 4e8  # bytes that torch and this package take
 
 
@@ -115,7 +115,7 @@ class Lock:
     def write(self, path: str) -> None:
         """Write what was compiled so far. Ranges that a file there has, and that still hold, stay.
         Raises LockError where `begin` was not called, OSError."""
-        before: list[Fact] = []
+        before: list[LockFact] = []
         with contextlib.suppress(LockError):
             before = lock_file.read(path)
         lock_file.write(path, lock_file.written(self.facts(before), HEAD))
@@ -125,19 +125,19 @@ class Lock:
         before = lock_file.read(path)
         return compared(before, self.facts(before))
 
-    def facts(self, before: list[Fact]) -> list[Fact]:
+    def facts(self, before: list[LockFact]) -> list[LockFact]:
         """What was compiled so far; ranges are those of `before` where they hold."""
         if self._facts is None:
             raise LockError("nothing was noted: call dynfix.lock.begin() before dynfix.compile")
         facts = self._facts
         return [*_versions(), *self._ranges(facts, before), *facts.all(self._functions)]
 
-    def _ranges(self, facts: CompiledFacts, before: list[Fact]) -> Iterator[Fact]:
+    def _ranges(self, facts: CompiledFacts, before: list[LockFact]) -> Iterator[LockFact]:
         known = {(f.kind, f.text.partition(": ")[0]): f.text for f in before}
 
-        def fact(kind: str, name: str, unit: Unit, value: float, expected: float) -> Fact:
+        def fact(kind: str, name: str, unit: RangeUnit, value: float, expected: float) -> LockFact:
             was = known.get((kind, name), "").partition(": ")[2]
-            return Fact(kind, f"{name}: {unit.range(value, expected, was)}")
+            return LockFact(kind, f"{name}: {unit.range(value, expected, was)}")
 
         yield fact("memory", "peak", BYTES, _peak(), PLAIN_PROCESS)
         timed: dict[str, list[Watched]] = {}
@@ -150,15 +150,15 @@ class Lock:
             yield fact("time", name, SECONDS, fastest, expected)
 
 
-def _versions() -> list[Fact]:
+def _versions() -> list[LockFact]:
     gpu = torch.cuda.is_available()
     device = torch.cuda.get_device_name() if gpu else platform.machine()
     python = ".".join(platform.python_version_tuple()[:2])
     return [
-        Fact("dynfix", __version__),
-        Fact("python", python),
-        Fact("torch", torch.__version__.partition("+")[0]),
-        Fact("device", device),
+        LockFact("dynfix", __version__),
+        LockFact("python", python),
+        LockFact("torch", torch.__version__.partition("+")[0]),
+        LockFact("device", device),
     ]
 
 

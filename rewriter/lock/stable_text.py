@@ -6,7 +6,7 @@ import re
 import sysconfig
 import tempfile
 
-from .lock_file import Place
+from .lock_file import SourcePlace
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+|, file \"[^\"]*\", line \d+")
 _PATH = re.compile(r"(?<![\w./\\])/(?:[\w.+@-]+/)+[\w.+@-]*")
@@ -67,14 +67,14 @@ class StableText:
         text = _TIMES.sub(lambda found: _DIGITS.sub("#", found[0]), _SET.sub(_in_order, text))
         return _PATH.sub(lambda found: self.file(found[0]), text)
 
-    def place(self, text: str, source: str = "") -> Place | None:
+    def place(self, text: str, source: str = "") -> SourcePlace | None:
         """Of `model.py:41` or `model.py:41: the line`, as graphs, guards and effects have it."""
-        found = Place.read(text.splitlines()[0] if text else "")
+        found = SourcePlace.read(text.splitlines()[0] if text else "")
         if found is None or found.file.startswith("<unknown>"):
             return None
         path = os.path.join(self.root, found.file)  # the script may have gone to another folder
         code = linecache.getline(path, found.line) or source or found.source
-        return Place(self.file(found.file), found.line, " ".join(code.split()))
+        return SourcePlace(self.file(found.file), found.line, " ".join(code.split()))
 
 
 def _in_order(found: re.Match[str]) -> str:

@@ -15,7 +15,7 @@ import dynfix
 from dynfix.codemods.cli.command import main as dynfix_command
 from dynfix.rewriter.lock import lock_file
 from dynfix.rewriter.lock.lock_changes import compared
-from dynfix.rewriter.lock.lock_file import Fact, LockError, Place
+from dynfix.rewriter.lock.lock_file import LockError, LockFact, SourcePlace
 from dynfix.rewriter.lock.lock_run import BYTES, SECONDS, Lock
 from dynfix.rewriter.lock.stable_text import StableText
 
@@ -241,12 +241,12 @@ def test_texts_are_those_of_any_checkout(tmp_path):
     text = StableText(str(tmp_path))
     assert text.line(f"<f at 0x7f11> in {tmp_path}/a/b.py") == "<f> in a/b.py"
     assert text.line("{3, 1, 2} /usr/lib/x/site-packages/pkg/m.py 6/2") == "{1, 2, 3} pkg/m.py 6/2"
-    assert text.place(f"{tmp_path}/a.py:4: x  = {{3, 1}}") == Place("a.py", 4, "x = {3, 1}")
+    assert text.place(f"{tmp_path}/a.py:4: x  = {{3, 1}}") == SourcePlace("a.py", 4, "x = {3, 1}")
     assert (
         text.line("'run_1700000000' == '/tmp/tmpab12/x' 123456789")
         == "'run_#' == '<temporary>' 123456789"
     )
-    assert str(Fact("line", "a.py:4: x = y").place) == "a.py:4: x = y"
+    assert str(LockFact("line", "a.py:4: x = y").place) == "a.py:4: x = y"
 
 
 @pytest.mark.parametrize("unit", [SECONDS, BYTES], ids=["seconds", "bytes"])

@@ -145,7 +145,7 @@ class _Part:
         self._only_statements()
         self._stored = set(_changed_attributes(self._with_reached(), self.context))
         self._inputs()
-        self._apart()
+        self._check_shared_attributes()
         returned = self._returned()
         self._outputs() if returned is None else None
         self._writes()
@@ -360,7 +360,7 @@ class _Part:
     def _with_reached(self) -> list[ast.AST]:
         return [*self.body, *self._reached()]
 
-    def _apart(self) -> None:
+    def _check_shared_attributes(self) -> None:
         """Raises where it and other compiled code look at attributes that one of them changes: what
         the graph changes is written when it has run, what the operator changes, while it runs."""
         if not any(g.type == "Module" for g in self.given.values()):
