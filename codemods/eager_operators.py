@@ -41,6 +41,7 @@ def eager_op(signature: str) -> Callable[[Function], Function]:
 
     def decorate(function: Function) -> Function:
         operator = _operator(function, signature)
+        in_eager = torch.compiler.disable(function)
 
         @functools.wraps(function)
         def call(*args: Any) -> Any:
@@ -48,11 +49,16 @@ def eager_op(signature: str) -> Callable[[Function], Function]:
                 return function(*args)
             given = operator.flat(args)
             tracked = [t.requires_grad for t in _tensors(given)]
-            if operator.differentiable and torch.is_grad_enabled() and any(tracked):
+            learns = torch.is_grad_enabled() and any(tracked)
+            if _casts() or (learns and operator.writes and operator.gives_floats):
+                return in_eager(*args)
+            if operator.differentiable and learns:
                 made = operator.training(*given, tracked)[:-1]
                 return made[0] if operator.single else made
             return operator.inference(*given)
 
+        marked: Any = call
+        marked._dynfix_disable = True  # dynfix.compile runs the statements between two graphs
         return call
 
     return decorate
@@ -105,7 +111,9 @@ class _Operator:
             for dtype, sizes in _RESULT.findall(returned)
         ]
         self.single = len(self.results) == 1
-        self.differentiable = "!" not in params and any(r.differentiable for r in self.results)
+        self.writes = "!" in params
+        self.gives_floats = any(r.differentiable for r in self.results)
+        self.differentiable = self.gives_floats and not self.writes
         schema = _MODULE.sub(r"int \1, Tensor[] \1_state", params.strip())
         count = len(self.results)
         self.inference = self._defined(name, schema, count, self._run, self._fake)
@@ -139,16 +147,20 @@ class _Operator:
 
     def _called(self, given: Sequence[Any]) -> tuple[Any, ...]:
         """What the function returns, with the tensors that it is given in its modules."""
-        values, args = iter(given), []
+        values, args, kept = iter(given), [], list[tuple[Any, Tensors]]()
         with ExitStack() as stack:
             for is_module in self.modules:
                 value = next(values, None)
                 if is_module:
                     value, state = _object(value), next(values)
                     named = dict(zip(_names(value), state, strict=True))
-                    stack.enter_context(_reparametrize_module(value, named))
+                    stack.enter_context(_reparametrize_module(value, named, tie_weights=True))
+                    kept.append((value, state))
                 args.append(value)
             made = self.function(*args[: len(given)])
+            for module, state in kept:
+                if any(a is not b for a, b in zip(_state(module), state, strict=True)):
+                    raise RuntimeError(f"{self.name} sets a buffer of a module anew: write into it")
         return () if made is None else made if isinstance(made, tuple) else (made,)
 
     def _checked(self, made: Sequence[torch.Tensor], given: Sequence[Any]) -> Tensors:
@@ -199,6 +211,11 @@ class _Operator:
         found, flags = iter(_backward(ticket, wanted, roots)), iter(ctx.tracked)
         grads = [_filled(place, found, flags) for place in ctx.places]
         return (*grads, None)
+
+
+def _casts() -> bool:
+    """Whether autocast is on: it does not reach into an operator."""
+    return torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu")
 
 
 def _operator(function: Function, signature: str) -> _Operator:

@@ -54,6 +54,9 @@ class Options:
         False, "draw from eager's stream of random numbers on GPUs too, by library calls"
     )
     max_autotune: bool = _option(False, "time kernel variants and keep the fastest")
+    capture_numpy: bool = _option(
+        False, "trace NumPy on tensors; not for arrays that are written, or whose copies are"
+    )
     write_kernels: str | None = _option(
         None, "write each kernel to this folder, and use those that were edited there"
     )

@@ -140,7 +140,8 @@ class Recorder(ReadRecorder):
             return func(*args, **kwargs)
         if name == "numpy" and constant_values.are(self, args, given=True):
             return constant_values.as_array(self, func, args, kwargs)
-        if name == "numpy" and traced_arrays.takes(args, kwargs):
+        captures = name == "numpy" and self.options.capture_numpy
+        if captures and traced_arrays.takes(args, kwargs):
             return traced_arrays.of_tensor(self, args[0])
         if name in ("requires_grad_", "detach_") and self._needs_no_change(name, args, kwargs):
             return func(*args, **kwargs)

@@ -54,7 +54,9 @@ MORE_VARIANTS = 4  # times as many of a part as of a function
 
 def _loaded(recorder: Recorder, value: Any, path: Path) -> Any:
     """An argument of the call."""
-    return traced_arrays.of_argument(recorder, recorder.known.loaded(value, path))
+    given = recorder.known.loaded(value, path)
+    captures = recorder.options.capture_numpy
+    return traced_arrays.of_argument(recorder, given) if captures else given
 
 
 class CompiledFunction:

@@ -11,6 +11,12 @@ import torch
 CALLS = 4
 
 
+@pytest.fixture(autouse=True)
+def captured():
+    with dynfix.config.patch(capture_numpy=True):
+        yield
+
+
 def floats(*shape):
     return np.random.randn(*shape).astype("f")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ....rewriter.analysis.call_effects import CHANGES_CONTAINERS
@@ -46,6 +47,7 @@ _LISTS = {"tensors": "Tensor[]", "ints": "SymInt[]", "floats": "float[]"}
 _NUMBERS = {"int": "int64", "size": "int64", "float": "float64", "bool": "bool"}
 _NEVER = (ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal, ast.Delete, ast.NamedExpr)
 _LOOKS = frozenset("super __class__ locals globals vars dir eval exec hasattr".split())
+_MOST_TRIED, _DEEPEST = 64, 20  # runs of statements, and blocks inside each other
 _BLOCKS = ("body", "orelse", "finalbody")
 
 
@@ -63,7 +65,7 @@ def eager_part(function: Function, found: list[int], context: FileContext) -> Fi
     if not imported and NAME in context.names.bound:
         return hidden(NAME)
     why = "it stands in no statement"
-    for statements in _regions(function.node, found):
+    for statements in islice(_regions(function.node, found), _MOST_TRIED):
         try:
             return _Part(function, statements, context, torch[0]).fix(imported)
         except _Unfit as error:
@@ -78,7 +80,8 @@ def _regions(function: ast.FunctionDef, found: list[int]) -> Iterator[list[ast.s
     if first is None:  # it stands in a decorator or a default
         return
     inside = [f for f in found if f <= first[0][first[1]].end_lineno]
-    for block, index in reversed(list(_blocks(function, inside))):
+    blocks = list(islice(_blocks(function, inside), _DEEPEST + 1))
+    for block, index in reversed(blocks) if len(blocks) <= _DEEPEST else ():
         last = index
         while last + 1 < len(block) and inside[-1] > block[last].end_lineno:
             last += 1
@@ -96,6 +99,15 @@ def _blocks(node: ast.AST, found: list[int]) -> Iterator[tuple[list[ast.stmt], i
             index = max(i for i, s in enumerate(block) if s.lineno <= found[0])
             yield block, index
             yield from _blocks(block[index], found)
+
+
+def _is_deep(body: list[ast.stmt]) -> bool:
+    """Whether more blocks are inside each other than are looked through."""
+    level: list[ast.AST] = [*body]
+    for _ in range(_DEEPEST):
+        fields = [getattr(n, name, None) for n in level for name in (*_BLOCKS, "handlers")]
+        level = [s for f in fields if isinstance(f, list) for s in f]
+    return bool(level)
 
 
 @dataclass
@@ -164,6 +176,8 @@ class _Part:
     # What it may be made of
 
     def _only_statements(self) -> None:
+        if _is_deep(self.body):
+            raise _Unfit("its blocks are nested too deeply")
         node, stored = self.function.node, {n.id for n in _stores_in(self.body)}
         if not isinstance(node, ast.FunctionDef) or self.context.program.scripted(self.function):
             raise _Unfit("it stands in a coroutine, or in what TorchScript compiles")

@@ -434,9 +434,9 @@ def _disabled(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
 def _is_disabled(function: Any) -> bool:
     target = function.__func__ if isinstance(function, types.MethodType) else function
     known = isinstance(target, types.FunctionType | types.BuiltinFunctionType)
-    return (known and bool(getattr(target, "_torchdynamo_disable", False))) or _is_hashable_in(
-        target, DISABLED
-    )
+    marks = ("_torchdynamo_disable", "_dynfix_disable")
+    marked = known and any(getattr(target, mark, False) for mark in marks)
+    return marked or _is_hashable_in(target, DISABLED)
 
 
 def _as_is(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
