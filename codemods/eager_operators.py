@@ -147,7 +147,7 @@ class _Operator:
 
     def _called(self, given: Sequence[Any]) -> tuple[Any, ...]:
         """What the function returns, with the tensors that it is given in its modules."""
-        values, args, kept = iter(given), [], list[tuple[Any, Tensors]]()
+        values, args, kept = iter(given), [], list[tuple[Any, dict[str, torch.Tensor]]]()
         with ExitStack() as stack:
             for is_module in self.modules:
                 value = next(values, None)
@@ -155,11 +155,11 @@ class _Operator:
                     value, state = _object(value), next(values)
                     named = dict(zip(_names(value), state, strict=True))
                     stack.enter_context(_reparametrize_module(value, named, tie_weights=True))
-                    kept.append((value, state))
+                    kept.append((value, named))
                 args.append(value)
             made = self.function(*args[: len(given)])
-            for module, state in kept:
-                if any(a is not b for a, b in zip(_state(module), state, strict=True)):
+            for module, named in kept:
+                if any(named.get(n) is not buffer for n, buffer in module.named_buffers()):
                     raise RuntimeError(f"{self.name} sets a buffer of a module anew: write into it")
         return () if made is None else made if isinstance(made, tuple) else (made,)
 
