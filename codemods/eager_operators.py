@@ -37,7 +37,8 @@ def eager_op(signature: str) -> Callable[[Function], Function]:
 
     `signature` has torch's schema of the parameters, and dtypes and sizes of the tensors that are
     returned: `"(Module head, Tensor x, float limit) -> (int64[?], float32[?, 4])"`. A module is
-    taken with its parameters and buffers."""
+    taken with its parameters and buffers. The graph breaks there under autocast, under
+    `dynfix.compile`, and where the function writes while gradients are noted."""
 
     def decorate(function: Function) -> Function:
         operator = _operator(function, signature)
