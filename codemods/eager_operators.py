@@ -28,6 +28,7 @@ _operators: dict[str, _Operator] = {}
 _objects: dict[int, Any] = {}  # weak references to modules, by their identity
 _graphs: dict[int, tuple[Tensors, Tensors]] = {}  # of calls that a backward may follow
 _numbers = itertools.count()
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _RESULT = re.compile(r"(\w+)\[([^\]]*)\]")
 _MODULE = re.compile(r"\bModule (\w+)")
 
@@ -132,8 +133,13 @@ class _Operator:
     def _places(self, params: str) -> dict[str, int]:
         """Where each parameter stands among what the operators take."""
         names = [p.split()[-1] for p in params.strip()[1:-1].split(",") if p.strip()]
-        before = [sum(self.modules[:place]) for place in range(len(names))]
-        return {name: place + before[place] for place, name in enumerate(names)}
+        return {name: self._place(number) for number, name in enumerate(names)}
+
+    def _place(self, number: int) -> int:
+        return number + sum(self.modules[:number])
+
+    def _of_modules(self) -> Iterator[int]:
+        return (self._place(n) for n, is_module in enumerate(self.modules) if is_module)
 
     def _defined(self, name: str, params: str, count: int, run: Function, fake: Function) -> Any:
         given = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
@@ -147,16 +153,18 @@ class _Operator:
         return made
 
     def _called(self, given: Sequence[Any]) -> tuple[Any, ...]:
-        """What the function returns, with the tensors that it is given in its modules."""
+        """What the function returns, with the tensors that it is given in its modules: a module
+        that holds them already is left alone, for other threads may be reading it."""
         values, args, kept = iter(given), [], list[tuple[Any, dict[str, torch.Tensor]]]()
         with ExitStack() as stack:
             for is_module in self.modules:
                 value = next(values, None)
                 if is_module:
                     value, state = _object(value), next(values)
-                    named = dict(zip(_names(value), state, strict=True))
-                    stack.enter_context(_reparametrize_module(value, named, tie_weights=True))
-                    kept.append((value, named))
+                    if not _holds(value, state):
+                        named = dict(zip(_names(value), state, strict=True))
+                        stack.enter_context(_reparametrize_module(value, named, tie_weights=True))
+                    kept.append((value, dict(value.named_buffers())))
                 args.append(value)
             made = self.function(*args[: len(given)])
             for module, named in kept:
@@ -185,6 +193,10 @@ class _Operator:
                 stack.enter_context(torch._C._SetExcludeDispatchKeyGuard(on, False))
             stack.enter_context(torch.enable_grad())
             own = _map(lambda t: t.detach().requires_grad_(next(flags)), given)
+            for place in self._of_modules():
+                module = _object(own[place])
+                if _holds(module, own[place + 1]):
+                    own[place + 1] = _state(module)
             made = self._called(own)
             number = next(_numbers)
             roots = [t for t in _tensors(own) if t.requires_grad]
@@ -307,6 +319,23 @@ def _object(key: int) -> Any:
 
 def _state(module: Any) -> Tensors:
     return [*module.parameters(), *module.buffers()]
+
+
+def _holds(module: Any, state: Tensors) -> bool:
+    """Whether the module's own tensors serve as well as these, in the same memory: those with hooks
+    would run them twice."""
+    return all(
+        given is own
+        or (
+            type(given) in _PLAIN
+            and type(own) in _PLAIN
+            and given.dtype is own.dtype
+            and given.is_set_to(own)
+            and (given.requires_grad == own.requires_grad or not torch.is_grad_enabled())
+            and not own._backward_hooks
+        )
+        for given, own in zip(state, _state(module), strict=True)
+    )
 
 
 def _names(module: Any) -> list[str]:

@@ -249,7 +249,9 @@ class Provenance:
         if isinstance(obj, BY_PARTS):
             return self._parts(obj)
         path = self._paths.get(id(obj))
-        if path is None or id(obj) in self._deep or is_followed(obj):
+        if path is None:
+            return self._inside(obj, set())
+        if id(obj) in self._deep or is_followed(obj):
             return None
         self._deep.add(id(obj))
         if isinstance(obj, FROZEN):
@@ -259,15 +261,22 @@ class Provenance:
             return None
         if has_structure(obj):
             self.structure(obj)
-            for part in (
-                obj.values()
-                if isinstance(obj, MAPPINGS)
-                else obj
-                if isinstance(obj, SEQUENCES)
-                else ()
-            ):
+            for part in _parts_of(obj):
                 self.content(part)
         return self._fields(obj, path)
+
+    def _inside(self, made: Any, seen: set[int]) -> None:
+        """What an object holds that this call made."""
+        if type(made) in CONSTANTS or id(made) in seen or is_followed(made):
+            return
+        seen.add(id(made))
+        fields = vars(made).values() if isinstance(getattr(made, "__dict__", None), dict) else ()
+        slotted = (getattr(made, n) for n in slots(type(made)) if hasattr(made, n))
+        for part in (*_parts_of(made), *fields, *slotted):
+            if id(part) in self._paths or isinstance(part, BY_PARTS):
+                self.content(part)
+            else:
+                self._inside(part, seen)
 
     def _parts(self, obj: Any) -> None:
         """A partial or a slice: what it holds, by paths through it where it has one."""
@@ -447,3 +456,10 @@ class Provenance:
 
     def is_own(self, obj: Any, key: Any) -> bool:
         return bool(self._dirty) and (id(namespace(obj)), plain(key)) in self._dirty
+
+
+def _parts_of(obj: Any) -> Iterable[Any]:
+    """The values of a mapping, or the elements of another container."""
+    if isinstance(obj, MAPPINGS):
+        return obj.values()
+    return obj if isinstance(obj, (*SEQUENCES, set, frozenset)) else ()

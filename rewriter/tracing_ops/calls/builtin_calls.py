@@ -134,7 +134,7 @@ def _type(rec: Recorder, obj: Any, *more: Any, **kwargs: Any) -> Any:
     if more:
         return frame_reads.new_class(obj, *more, **kwargs)
     rec.known.touch(obj)
-    return type(traced_arrays.plain(obj))
+    return type(traced_arrays.plain(obj) if traced_arrays.is_traced(obj) else scalars.plain(obj))
 
 
 def _len(rec: Recorder, obj: Any) -> int:
