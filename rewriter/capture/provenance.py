@@ -267,7 +267,7 @@ class Provenance:
 
     def _inside(self, made: Any, seen: set[int]) -> None:
         """What an object holds that this call made."""
-        if type(made) in CONSTANTS or id(made) in seen or is_followed(made):
+        if type(made) in (*CONSTANTS, *TRACED) or id(made) in seen or is_followed(made):
             return
         seen.add(id(made))
         fields = vars(made).values() if isinstance(getattr(made, "__dict__", None), dict) else ()
