@@ -5,6 +5,8 @@ operator where it is traced, which has gradients and a lowering of ours."""
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 import torch
@@ -13,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from ...runtime.gpu.triton_kernels import interpreted
 from .control_flow import Bodies, is_traced
 
-MOST_SCORES = 1 << 24  # of a block of rows, beyond which it is made smaller
+MOST_SCORES = {"cpu": 1 << 24, "cuda": 1 << 27}  # of rows that are computed at once
 Results = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -28,9 +30,20 @@ def attend(
 ) -> Results:
     """As torch's operator in eager: the result, and of each row the logarithm of the sum and the
     maximum, both to the base 2. No more than a block of rows of scores is in memory."""
-    if _is_small(query, key) or is_traced():
-        return _of_rows(query, key, value, score_mod, block_mask[-1], scale, 0)
-    return _by_blocks(query, key, value, score_mod, block_mask[-1], scale)
+    own = query, key, value, score_mod, block_mask[-1], scale
+    small = _is_small(query, key) or is_traced()
+    out, sums, most = _of_rows(*own, 0) if small else _by_blocks(*own)
+    return _in_order(out, query), sums, most
+
+
+def _in_order(out: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """The axes in memory as those of the query, but for the last one, which stays last."""
+    order = [3, *sorted((2, 1, 0), key=query.stride().__getitem__)]
+    counts = accumulate((out.shape[d] for d in order), mul, initial=1)
+    steps = dict(zip(order, counts, strict=False))
+    strides = [steps[d] for d in range(4)]
+    made = out.new_empty_strided(out.shape, strides)
+    return out if [*out.stride()] == strides else made.copy_(out)
 
 
 class Attention(Bodies):
@@ -83,10 +96,13 @@ def _working(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+def _most(query: torch.Tensor) -> int:
+    return MOST_SCORES.get(query.device.type, MOST_SCORES["cpu"])
+
+
 def _is_small(query: torch.Tensor, key: torch.Tensor) -> bool:
     batches, heads, rows, _ = query.shape
-    count = batches * heads * rows * key.shape[2]
-    return bool(count <= MOST_SCORES)
+    return bool(batches * heads * rows * key.shape[2] <= _most(query))
 
 
 def _by_blocks(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Results:
@@ -103,7 +119,7 @@ def _by_blocks(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *res
 
 def _blocks(query: torch.Tensor, key: torch.Tensor) -> Iterator[tuple[int, int]]:
     batches, heads, count, _ = query.shape
-    rows = max(MOST_SCORES // max(batches * heads * key.shape[2], 1), 1)
+    rows = max(_most(query) // max(batches * heads * key.shape[2], 1), 1)
     return ((first, min(rows, count - first)) for first in range(0, count, rows))
 
 

@@ -338,10 +338,12 @@ class GraphLowering:
         """What a graph inside of this one gives of such inputs, and its loops and calls."""
         own = GraphLowering(gm, self.name, self.symbolic_loops, self.ctx.ordered)
         own.symbols, own.constants = self.symbols, self.constants
-        own.ctx = LoweringContext(self.symbols, self.ctx.ordered)
-        own.ctx.layouts = self.ctx.layouts
+        own.ctx = self.ctx.inner()
         places = [node for node in gm.graph.nodes if node.op == "placeholder"]
         own.values.update(zip(places, given, strict=True))
+        for node, ref in own.values.items():
+            if isinstance(ref, Ref) and ref.buffer.scope == "local":
+                own.ctx.layouts[ref.buffer] = Layout((), (), node.meta["val"].device)
         for node in gm.graph.nodes:
             if node.op not in ("placeholder", "output"):
                 own.visit(node)

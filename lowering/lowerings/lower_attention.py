@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ...runtime.errors import BuildError
 from ...runtime.diagnostics import log
+from ...runtime.errors import BuildError
 from ...runtime.gpu.attention_kernels import load_attention
 from ...runtime.gpu.triton_kernels import TritonGroup, interpreted
 from ..loops import sizes
@@ -73,7 +73,7 @@ def _forward(ctx: LoweringContext, node: Node, args: Sequence[Any], inner: Inner
         name for place, name in enumerate(("out", "lse", "most")) if place in used or not place
     ]
     results = [values[("out", "lse", "most").index(name)] for name in names]
-    places = _Places(ctx, q, k, inner)
+    places = _Places(q, k, inner)
     made = {name: _result(ctx, value) for name, value in zip(names, results, strict=True)}
     tensors = {"q": q, "k": k, "v": v, **_blocks(block_mask, 2, _KINDS), **made}
     what = Attention(
@@ -94,11 +94,11 @@ def _forward(ctx: LoweringContext, node: Node, args: Sequence[Any], inner: Inner
 def _backward(ctx: LoweringContext, node: Node, args: Sequence[Any], inner: Inner) -> Any:
     q, k, v, out, lse, dout, dlse, score, joint, block_mask, scale, _, of_score, of_mask = args
     values = node.meta["val"]
-    if any(isinstance(each, torch.Tensor) for each in values[3]):
+    if any(each is not None for each in joint.graph.output_node().args[0][5:]):
         raise Unsupported("gradients of tensors that score_mod captures")
     if dout is None or block_mask[6] is None:
         raise Unsupported("a backward without blocks by columns")
-    places = _Places(ctx, q, k, inner)
+    places = _Places(q, k, inner)
     made = {f"d{name}": _result(ctx, each) for name, each in zip("qkv", values[:3], strict=True)}
     delta = ctx.temporary(q.shape[:3], torch.float32, ctx.device_of(q))
     given = {"q": q, "k": k, "v": v, "out": out, "lse": lse, "dout": dout}
@@ -187,9 +187,9 @@ def _variables(what: Attention) -> tuple[Var, ...]:
 class _Places:
     """The user's functions as values of a place, whose axes are batch, head, row and column."""
 
-    def __init__(self, ctx: LoweringContext, q: Ref, k: Ref, inner: Inner) -> None:
+    def __init__(self, q: Ref, k: Ref, inner: Inner) -> None:
         self.axes = sizes.make_axes((*q.shape[:3], k.shape[2]))
-        self._inner, self._layout = inner, Layout((), (), ctx.device_of(q))
+        self._inner = inner
 
     def score(self, graph: GraphModule, captured: Sequence[Any]) -> Value | None:
         """The changed score; None if it stays as it is."""

@@ -1,6 +1,6 @@
 """Attention as Triton kernels, forward and backward: the online softmax of FlashAttention
-(https://arxiv.org/abs/2307.08691) with functions of the user's in it, over the blocks of scores that
-FlexAttention's block mask lists (https://arxiv.org/abs/2412.05496)."""
+(https://arxiv.org/abs/2307.08691) with functions of the user's in it, over the blocks of scores
+that FlexAttention's block mask lists (https://arxiv.org/abs/2412.05496)."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Attention:
     """What the kernels compute: for each place of `axes` (batch, head, row, column), the user's
     `score`, of `GIVEN`, and `mask`; None for those that change nothing. `gradient`: of the score
     as it is given, of `CHANGED`. `tensors`: what the kernels take and make, by the names that the
-    templates below have for it; `made`: of these, what they make. `block`: rows and columns of a block of the mask; `precision`: of
-    products of float32, as `tl.dot` names it."""
+    templates below have for it; `made`: of these, what they make. `block`: rows and columns of a
+    block of the mask; `precision`: of products of float32, as `tl.dot` names it."""
 
     tensors: Mapping[str, Ref]
     axes: tuple[Axis, ...]
@@ -75,12 +75,20 @@ _FORWARD_BLOCKS: dict[tuple[int, int], tuple[Blocks, ...]] = {
     (4, 256): ((32, 32, 4, 2), (32, 16, 4, 1), (16, 16, 4, 1)),
 }
 _QUERY_BLOCKS: dict[tuple[int, int], tuple[Blocks, ...]] = {
-    (2, 64): ((128, 64, 4, 3), (64, 64, 4, 2)),
+    (2, 64): ((128, 64, 8, 3), (128, 64, 4, 3), (64, 64, 4, 2)),
     (2, 128): ((128, 64, 8, 2), (64, 64, 4, 2), (64, 32, 4, 1)),
     (2, 256): ((64, 64, 8, 1), (64, 32, 4, 1), (32, 32, 4, 1)),
     (4, 64): ((64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
     (4, 128): ((32, 32, 4, 1), (32, 16, 4, 1), (16, 16, 4, 1)),
     (4, 256): ((32, 16, 4, 1), (16, 16, 4, 1)),
+}
+_KEYS_BLOCKS: dict[tuple[int, int], tuple[Blocks, ...]] = {
+    (2, 64): ((64, 128, 8, 3), (64, 64, 4, 3), (64, 64, 4, 2)),
+    (2, 128): ((64, 128, 8, 2), (64, 64, 4, 2), (32, 64, 4, 1)),
+    (2, 256): ((64, 64, 8, 1), (32, 64, 4, 1), (32, 32, 4, 1)),
+    (4, 64): ((32, 64, 4, 2), (32, 32, 4, 1), (16, 32, 4, 1)),
+    (4, 128): ((32, 32, 4, 1), (16, 32, 4, 1), (16, 16, 4, 1)),
+    (4, 256): ((16, 32, 4, 1), (16, 16, 4, 1)),
 }
 _SUMS_BLOCKS = (32, LEAST, 4, 1)
 
@@ -93,14 +101,10 @@ def forward(what: Attention, variables: Sequence[Var]) -> tuple[tuple[TritonKern
 
 def backward(what: Attention, variables: Sequence[Var]) -> tuple[tuple[TritonKernel, ...], ...]:
     """Of each kernel of the backward, in order, those that may be taken."""
-    blocks = _fitting(_QUERY_BLOCKS, what)
-    turned = _fitting(
-        {k: tuple((n, m, w, s) for m, n, w, s in own) for k, own in _QUERY_BLOCKS.items()}, what
-    )
     return (
         (_Kernel(what, variables, _SUMS_BLOCKS).row_sums(),),
-        tuple(_Kernel(what, variables, each).of_query() for each in blocks),
-        tuple(_Kernel(what, variables, each).of_keys() for each in turned),
+        tuple(_Kernel(what, variables, b).of_query() for b in _fitting(_QUERY_BLOCKS, what)),
+        tuple(_Kernel(what, variables, b).of_keys() for b in _fitting(_KEYS_BLOCKS, what)),
     )
 
 
@@ -195,7 +199,12 @@ class _Kernel:
     def forward(self) -> TritonKernel:
         self._begin("row", "col")
         loops = self._loop(_FORWARD_TURN, "kv") + self._loop(_FORWARD_TURN, "full_kv")
-        stores = [line for name in _STORES if name in self.what.made for line in self._filled(_STORES[name])]
+        stores = [
+            line
+            for name in _STORES
+            if name in self.what.made
+            for line in self._filled(_STORES[name])
+        ]
         text = self._filled(_ROWS + _FORWARD, loops=loops, stores=stores)
         return self._made(text, self.dims[2].grid, self.what.tensors["q"])
 

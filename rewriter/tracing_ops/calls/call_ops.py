@@ -49,8 +49,8 @@ from . import (
     checkpoints,
     custom_functions,
     dataclass_methods,
-    gradients,
     flex_attention,
+    gradients,
     higher_order,
     host_calls,
     kernel_launches,
@@ -191,11 +191,8 @@ def _is_compiled(function: Any) -> str:
 
 
 def _compiled(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """A function that is itself compiled becomes part of this recording. FlexAttention does on the
-    host alone: torch's compiler has a kernel for a GPU that holds no matrix of scores."""
+    """A function that is itself compiled becomes part of this recording."""
     kept = _is_compiled(function)
-    if not keeps_eager(function) and any(each.is_cuda for each in tensors_in((args, kwargs))):
-        return _python(rec, function, args, kwargs)
     original, path = getattr(function, kept), rec.known.path_of(function)
     if path is not None:
         rec.known.loaded(original, Attr(path, kept))

@@ -7,7 +7,6 @@ call its own compiler."""
 import collections.abc as abc
 import functools
 import heapq
-import importlib
 import os
 import sys
 import types
