@@ -40,6 +40,7 @@ from ..targets.triton.triton_attention import (
     forward,
 )
 from ..targets.triton.triton_target import HEADER
+from ..targets.triton.triton_tile import INT32
 from .lowering_context import LoweringContext
 from .registry import Unsupported
 from .value_builders import cast
@@ -263,7 +264,7 @@ class _Composer(ValueRewriter):
         place = _position(value)
         if place is not None and sizes.within(place, atom.bound):
             return place
-        return sizes.atom_index(Indirect(value, atom.bound, atom.certain))
+        return sizes.atom_index(Indirect(_wrapped(value), atom.bound, atom.certain))
 
     def leave(self, value: Value) -> Value:
         if isinstance(value, Load) and value.buffer in self._known:
@@ -283,9 +284,35 @@ class _Composer(ValueRewriter):
 
 def _position(value: Value) -> Index | None:
     """The index that the integer is, if it is one."""
-    while isinstance(value, Cast) and not value.dtype.is_floating_point:
-        value = value.value
-    return value.index if isinstance(value, IndexValue) else None
+    if isinstance(value, Cast) and not value.dtype.is_floating_point:
+        return _position(value.value)
+    if isinstance(value, IndexValue):
+        return value.index
+    if isinstance(value, Const) and type(value.value) is int:
+        return sizes.const(value.value)
+    if not isinstance(value, Op) or value.name not in ("add", "sub"):
+        return None
+    one, other = map(_position, value.args)
+    if one is None or other is None or value.dtype.is_floating_point:
+        return None
+    return sizes.add(one, sizes.scale(other, 1 if value.name == "add" else -1))
+
+
+def _wrapped(value: Value) -> Value:
+    """A position that counts from the end where it is negative, in 32 bits if it has as many."""
+    if not isinstance(value, Select) or not isinstance(value.orelse, Cast):
+        return value
+    place, then = value.orelse.value, value.then
+    if place.dtype != torch.int32 or not isinstance(then, Op) or then.name != "add":
+        return value
+    bound = next((arg for arg in then.args if isinstance(arg, Const)), None)
+    if bound is None or value.orelse not in then.args or bound.value > INT32:
+        return value
+    if value.condition is not Op("lt", (value.orelse, Const(0, torch.int64)), torch.bool):
+        return value
+    below = Op("lt", (place, Const(0, torch.int32)), torch.bool)
+    moved = Op("add", (place, Const(bound.value, torch.int32)), torch.int32)
+    return Select(below, moved, place)
 
 
 def _is_zero(value: Value) -> bool:

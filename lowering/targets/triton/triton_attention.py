@@ -14,6 +14,7 @@ from string import Template
 import torch
 
 from ....runtime.gpu.triton_kernels import TritonKernel
+from ...loops.axes import axes_of
 from ...loops.ir import Buffer, Load, Value
 from ...loops.kernel_graph import Ref
 from ...loops.polynomials import Size, Var, hint, is_known
@@ -53,6 +54,11 @@ class Attention:
     def values(self) -> list[Value]:
         return [each for each in (self.score, self.mask, self.gradient) if each is not None]
 
+    def loads_places(self) -> bool:
+        """Whether something is loaded for each place, by its row and its column."""
+        leaves = (leaf for value in self.values() for leaf in value.leaves)
+        return any({*self.axes[2:]} <= axes_of(leaf) for leaf in leaves if isinstance(leaf, Load))
+
     def given(self) -> tuple[Buffer, ...]:
         """What the kernels take, each once."""
         loads = [leaf.buffer for v in self.values() for leaf in v.leaves if isinstance(leaf, Load)]
@@ -90,6 +96,7 @@ _KEYS_BLOCKS: dict[tuple[int, int], tuple[Blocks, ...]] = {
     (4, 128): ((32, 32, 4, 1), (16, 32, 4, 1), (16, 16, 4, 1)),
     (4, 256): ((16, 32, 4, 1), (16, 16, 4, 1)),
 }
+_MOST_LOADED = 64 * 32  # places of a warp, where the user's functions load something for each
 _SUMS_BLOCKS = (32, LEAST, 4, 1)
 
 
@@ -113,6 +120,10 @@ def _fitting(table: Mapping[tuple[int, int], tuple[Blocks, ...]], what: Attentio
     longest = max(hint(what.tensors[name].shape[3]) for name in "kv")
     length = next(length for length in (64, 128, MOST_HEAD) if longest <= length)
     found = table[what.tensors["q"].dtype.itemsize, length]
+    if what.loads_places():
+        found = (
+            tuple(each for each in found if each[0] * each[1] <= _MOST_LOADED * each[2]) or found
+        )
     sides = [(axis.size, block) for axis, block in zip(what.axes[2:], what.block, strict=True)]
     return list(
         dict.fromkeys(
