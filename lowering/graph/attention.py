@@ -74,25 +74,24 @@ class Attention(Bodies):
             given = query, key, value, wide, shapes, scale, kernel_options
             operator: Any = torch.ops.higher_order.flex_attention
             return operator(*given, tuple(first), tuple(second))  # type: ignore[no-any-return]
-        bound = _bound(score, first), _bound(mask, second)
-        shapes = (*block_mask, bound[1])
-        return attend(query, key, value, bound[0], shapes, scale, kernel_options)
+        shapes = (*block_mask, bound(mask, second))
+        return attend(query, key, value, bound(score, first), shapes, scale, kernel_options)
 
 
 def _has_kernel(query: torch.Tensor, key: torch.Tensor) -> bool:
     return query.device.type == "cuda" or interpreted() or not _is_small(query, key)
 
 
-def _bound(function: Callable[..., Any], captured: Sequence[Any]) -> Callable[..., Any]:
+def bound(function: Callable[..., Any], captured: Sequence[Any]) -> Callable[..., Any]:
     return lambda *given: function(*given, *captured)
 
 
 def _in_working_precision(score: Callable[..., Any]) -> Callable[..., Any]:
     """The operator traces it with scores of the query's type, and calls it with wider ones."""
-    return lambda first, *given: score(first.to(_working(first.dtype)), *given)
+    return lambda first, *given: score(first.to(working(first.dtype)), *given)
 
 
-def _working(dtype: torch.dtype) -> torch.dtype:
+def working(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -133,11 +132,8 @@ def _of_rows(
     first: int,
 ) -> Results:
     """Rows from `first` on, by the formula that torch's operator stands for."""
-    group = query.shape[1] // key.shape[1]
-    key, value = (
-        each.repeat_interleave(group, 1).expand(query.shape[0], -1, -1, -1) for each in (key, value)
-    )
-    dtype = _working(query.dtype)
+    key, value = (each_head(each, query) for each in (key, value))
+    dtype = working(query.dtype)
     scores = query.to(dtype) @ key.to(dtype).transpose(-2, -1) * scale
     places = [torch.arange(n, device=query.device) for n in scores.shape]
     places[2] = places[2] + first
@@ -152,6 +148,12 @@ def _of_rows(
     weights = torch._safe_softmax(scores, -1)
     result = weights.to(query.dtype) @ value.to(query.dtype)
     return result, sums / _LN2, most / _LN2
+
+
+def each_head(given: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """Keys or values for each head and batch of the query."""
+    group = query.shape[1] // given.shape[1]
+    return given.repeat_interleave(group, 1).expand(query.shape[0], -1, -1, -1)
 
 
 def mapped(function: Callable[..., Any], *before: int) -> Callable[..., Any]:
