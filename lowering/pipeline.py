@@ -49,8 +49,13 @@ def compile_unit(
     for each in passes_of(ATEN):
         graph = each.run(graph, returned)
     within = dataclasses.replace(options, cudagraphs=False)
-    for each in (compile_bodies, compile_attention)[: 1 + (kind.execution is Execution.IN_ORDER)]:
-        each(graph, lambda body: compile_unit(body, f"{name}_body", within))
+
+    def compiled(body: GraphModule) -> Program | GraphedProgram:
+        return compile_unit(body, f"{name}_body", within)
+
+    compile_bodies(graph, compiled)
+    if kind.execution is Execution.IN_ORDER:
+        compile_attention(graph, compiled)
     try:
         return _compile(graph, name, options, returned, kind)
     except UnknownSize as question:

@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 
 from ...runtime.diagnostics import log
 from ..decompositions.decompose import decompositions
-from .attention import Results, attend, bound, each_head, indexed_by_tensors, mapped, working
+from .attention_node import Results, attend, bound, each_head, indexed_by_tensors, mapped, working
 from .graph_modules import graph_module
 from .operator_trace import OperatorTracer, tracing
 
@@ -103,8 +103,8 @@ class _Seen:
 def _empty(query: torch.Tensor, value: torch.Tensor) -> Results:
     rows = query.shape[:3]
     made = query.new_empty(*rows, value.shape[3])
-    numbers = (query.new_empty(rows, dtype=working(query.dtype)) for _ in range(2))
-    return made, *numbers
+    sums, most = (query.new_empty(rows, dtype=working(query.dtype)) for _ in range(2))
+    return made, sums, most
 
 
 def _start(query: torch.Tensor, value: torch.Tensor, rows: int) -> list[torch.Tensor]:
@@ -125,14 +125,15 @@ def _finish(result: torch.Tensor, total: torch.Tensor, most: torch.Tensor) -> Re
 def compile_attention(gm: GraphModule, compiled: Callable[[GraphModule], Any]) -> None:
     """Replace calls of the operator on the host by calls that go block by block."""
     for node in gm.graph.nodes:
-        if node.target is OPERATOR and node.args[0].meta["val"].device.type == "cpu":
+        if node.target is OPERATOR and node.all_input_nodes[0].meta["val"].device.type == "cpu":
             _replace(gm, node, compiled)
     gm.recompile()
 
 
 def _replace(gm: GraphModule, node: Node, compiled: Callable[[GraphModule], Any]) -> None:
-    query, key, value, score, block_mask, scale, _, of_score, of_mask = node.args
-    score, mask = (getattr(gm, str(each.target)) for each in (score, block_mask[-1]))  # type: ignore
+    args: Any = node.args
+    query, key, value, score, block_mask, scale, _, of_score, of_mask = args
+    score, mask = (getattr(gm, str(each.target)) for each in (score, block_mask[-1]))
     values = torch.fx.node.map_arg(node.args, lambda each: each.meta.get("val"))
     block = min(ROWS, _hint(values[0].shape[2])), min(COLUMNS, _hint(values[1].shape[2]))
     try:
@@ -140,8 +141,8 @@ def _replace(gm: GraphModule, node: Node, compiled: Callable[[GraphModule], Any]
     except Exception as reason:  # the formula serves
         log.info("flex_attention() is computed by the formula: %r", reason)
         program = None
-    node.target = AttentionBlocks(score, mask, scale, block, program)  # type: ignore[arg-type]
-    node.args = (query, key, value, block_mask[:-1], of_score, of_mask)  # type: ignore[index]
+    node.target = AttentionBlocks(score, mask, scale, block, program)
+    node.args = (query, key, value, block_mask[:-1], of_score, of_mask)
 
 
 def _hint(size: Any) -> int:

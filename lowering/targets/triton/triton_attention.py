@@ -127,8 +127,8 @@ def _fitting(table: Mapping[tuple[int, int], tuple[Blocks, ...]], what: Attentio
     sides = [(axis.size, block) for axis, block in zip(what.axes[2:], what.block, strict=True)]
     return list(
         dict.fromkeys(
-            (*(_side(n, *side) for n, side in zip(each[:2], sides, strict=True)), *each[2:])
-            for each in found
+            (_side(m, *sides[0]), _side(n, *sides[1]), warps, stages)
+            for m, n, warps, stages in found
         )
     )
 
@@ -357,7 +357,7 @@ class _Kernel:
             if alone is not None and alone[2] in blocks:
                 lines += [alone[1] + part for part in blocks[alone[2]]]
             else:
-                lines.append(Template(line).substitute(_Both(own, self)))
+                lines.append(Template(line).substitute(_Names(own, self)))
         return [line for part in lines for line in part.splitlines()]
 
     def _made(self, lines: list[str], blocks: str, over: Ref) -> TritonKernel:
@@ -387,13 +387,15 @@ class _Kernel:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Both:
-    names: Mapping[str, str]
-    kernel: _Kernel
+class _Names(dict[str, str]):
+    """What stands for names, and else what the kernel has for them."""
 
-    def __getitem__(self, name: str) -> str:
-        return self.names[name] if name in self.names else self.kernel[name]
+    def __init__(self, own: Mapping[str, str], kernel: _Kernel) -> None:
+        super().__init__(own)
+        self._kernel = kernel
+
+    def __missing__(self, name: str) -> str:
+        return self._kernel[name]
 
 
 def _places(sides: Sequence[str]) -> tuple[str, ...]:

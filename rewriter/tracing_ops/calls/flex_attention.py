@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ....lowering.graph.attention import Attention, attend, indexed_by_tensors, mapped
+from ....lowering.graph.attention_node import Attention, attend, indexed_by_tensors, mapped
 from ... import catalogue
 from ...capture.nested import plain_in
 from ...capture.node_arguments import as_nodes

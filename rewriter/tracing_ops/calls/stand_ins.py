@@ -17,7 +17,7 @@ import torch
 from torch import _higher_order_ops
 from torch.utils import _pytree as pytree
 
-from ....lowering.graph.attention import attend
+from ....lowering.graph.attention_node import attend
 
 _marker: Any = object()
 # Whether torch's scan gives results along the axis that it went along, as in 2.13; in 2.11 they lie
