@@ -2,9 +2,10 @@
 
     python -m benchmarks.gpu_flex [--out FILE] [--only NAMES] [--lengths 4096,16384] [--tiles]
 
-Every variant is first compared with float64 at a small length. Then the systems take turns, round
-after round, in one process, and CUDA events time them. --tiles times kernels of other tiles, to
-choose those of `triton_attention`. --dry: small sizes on CPU tensors in Triton's interpreter.
+Every variant is first compared with float64 at a small length (--times: not). Then the systems
+take turns, round after round, in one process, and CUDA events time them; a system that fails is
+noted. --eager: eager, too, where it has memory. --tiles times kernels of other tiles, to choose
+those of `triton_attention`. --dry: small sizes on CPU tensors in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ import json
 import math
 import statistics
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn.attention import flex_attention as flex
 
-HEADS, TOKENS, CHECKED, ROUNDS = 16, 16384, 384, 12
+HEADS, TOKENS, CHECKED, ROUNDS = 16, 16384, 384, 8
 MOST_DENSE = 4096  # the longest that eager has memory for
 Call = Callable[..., torch.Tensor]
 
@@ -129,7 +129,9 @@ def dense(variant: Variant, length: int, device: Any) -> Call:
     return call
 
 
-def systems(variant: Variant, length: int, device: Any, dry: bool) -> dict[str, Call]:
+def systems(
+    variant: Variant, length: int, device: Any, dry: bool, eager: bool = True
+) -> dict[str, Call]:
     import dynfix
 
     options = {"target": "triton", "strict": True} if dry else {"strict": True}
@@ -138,7 +140,7 @@ def systems(variant: Variant, length: int, device: Any, dry: bool) -> dict[str, 
     if not dry:
         compiled = torch.compile(flex.flex_attention, dynamic=False)
         made["compile"] = attend(variant, length, device, compiled)
-    if length <= MOST_DENSE:
+    if eager and length <= MOST_DENSE:
         made["eager"] = attend(variant, length, device, flex.flex_attention)
     return made
 
@@ -162,8 +164,12 @@ def errors(variant: Variant, device: Any, dry: bool) -> dict[str, float]:
     found = {}
     torch.manual_seed(0)
     for name, call in systems(variant, length, device, dry).items():
-        for _ in range(3):
-            got = _results(call, inputs, upstream, not dry)
+        try:
+            for _ in range(3):
+                got = _results(call, inputs, upstream, not dry)
+        except Exception:  # torch.compile's, for want of memory on the chip
+            found[name] = math.inf
+            continue
         distances = [_distance(*pair) for pair in zip(got, exact, strict=True)]
         found[name] = max(d / max(u, 1e-3) for d, u in zip(distances, usual, strict=True))
         torch.manual_seed(0)
@@ -222,19 +228,23 @@ def _timed(run: Callable[[], object], repeats: int = 4) -> float:
     return ends[0].elapsed_time(ends[1]) / repeats
 
 
-def measured(variant: Variant, length: int) -> dict[str, Any]:
+def measured(variant: Variant, length: int, eager: bool) -> dict[str, Any]:
     inputs = variant.inputs(max(TOKENS // length, 1), length, "cuda", torch.bfloat16)
-    calls = {name: steps(call, inputs) for name, call in _built(variant, length).items()}
-    row: dict[str, Any] = {"variant": variant.name, "length": length}
+    row: dict[str, Any] = {"variant": variant.name, "length": length, "failed": {}}
+    calls = {}
+    for name, call in systems(variant, length, "cuda", False, eager).items():
+        try:
+            made = steps(call, inputs)
+            for each in made.values():
+                each()
+            calls[name] = made
+        except Exception as error:  # torch.compile does, for want of memory on the chip
+            row["failed"][name] = f"{type(error).__name__}: {str(error)[:300]}"
     for what in ("forward", "both"):
         row[what] = milliseconds({name: each[what] for name, each in calls.items()})
-        row[f"{what}_ratio"] = row[what]["compile"] / row[what]["ours"]
+        if {"ours", "compile"} <= calls.keys():
+            row[f"{what}_ratio"] = row[what]["compile"] / row[what]["ours"]
     return row
-
-
-def _built(variant: Variant, length: int) -> dict[str, Call]:
-    torch.manual_seed(0)
-    return systems(variant, length, "cuda", False)
 
 
 # ---- tiles
@@ -249,11 +259,10 @@ TILES = {
 }
 
 
-def tiles(variant: Variant, length: int) -> list[dict[str, Any]]:
+def tiles(variant: Variant, length: int) -> Iterator[dict[str, Any]]:
     """Time on the device of each kernel with each of the tiles."""
     from dynfix.lowering.targets.triton import triton_attention as target
 
-    rows = []
     count = max(len(text.split()) for text in TILES.values())
     inputs = variant.inputs(max(TOKENS // length, 1), length, "cuda", torch.bfloat16)
     for number in range(count):
@@ -265,13 +274,12 @@ def tiles(variant: Variant, length: int) -> list[dict[str, Any]]:
                 getattr(target, table)[2, size] = (chosen[table],)
         torch.compiler.reset()
         try:
-            both = steps(_built(variant, length)["ours"], inputs)["both"]
+            ours = systems(variant, length, "cuda", False, False)["ours"]
+            both = steps(ours, inputs)["both"]
             times = _kernels(both)
         except Exception as error:  # a tile that does not fit
             times = {"failed": str(error)[-200:]}
-        rows.append({"variant": variant.name, "length": length, "tiles": chosen, "us": times})
-        print(json.dumps(rows[-1]), flush=True)
-    return rows
+        yield {"variant": variant.name, "length": length, "tiles": chosen, "us": times}
 
 
 def _kernels(run: Callable[[], object]) -> dict[str, float]:
@@ -297,47 +305,54 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("gpu_flex.json"))
     parser.add_argument("--only", default="")
     parser.add_argument("--lengths", default="4096,16384")
-    parser.add_argument("--tiles", action="store_true")
-    parser.add_argument("--dry", action="store_true")
+    for flag in ("--times", "--eager", "--tiles", "--dry"):
+        parser.add_argument(flag, action="store_true")
     args = parser.parse_args(argv)
     chosen = [v for v in VARIANTS if not args.only or v.name in args.only.split(",")]
     lengths = [int(each) for each in args.lengths.split(",")]
-    if args.tiles:
-        rows = [row for variant in chosen for row in tiles(variant, lengths[0])]
-    else:
-        rows = _compared(chosen, [] if args.dry else lengths, args.dry)
-    args.out.write_text(json.dumps(rows, indent=1))
-    return 0
-
-
-def _compared(chosen: list[Variant], lengths: list[int], dry: bool) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    for variant in chosen:
-        start = time.perf_counter()
-        found = errors(variant, "cpu" if dry else "cuda", dry)
-        texts = ", ".join(f"{name} {value:.2f}" for name, value in found.items())
-        print(f"{variant.name}: errors {texts} ({time.perf_counter() - start:.0f} s)", flush=True)
-        rows.append({"variant": variant.name, "errors": found})
-    for variant in chosen:
-        for length in lengths:
-            torch.compiler.reset()
-            row = measured(variant, length)
-            print(line(row), flush=True)
-            rows.append(row)
+    for row in _rows(args, chosen, lengths):
+        rows.append(row)
+        print(line(row), flush=True)
+        args.out.write_text(json.dumps(rows, indent=1))
     for what in ("forward_ratio", "both_ratio"):
         ratios = [row[what] for row in rows if what in row]
         if ratios:
             mean = statistics.geometric_mean(ratios)
             print(f"{what}: geometric mean {mean:.3f}, least {min(ratios):.3f}")
-    return rows
+    return 0
+
+
+def _rows(
+    args: argparse.Namespace, chosen: list[Variant], lengths: list[int]
+) -> Iterator[dict[str, Any]]:
+    if args.tiles:
+        for variant in chosen:
+            yield from tiles(variant, lengths[0])
+        return
+    for variant in () if args.times else chosen:
+        yield {
+            "variant": variant.name,
+            "errors": errors(variant, "cpu" if args.dry else "cuda", args.dry),
+        }
+    for length in () if args.dry else lengths:
+        for variant in chosen:
+            torch.compiler.reset()
+            yield measured(variant, length, args.eager)
 
 
 def line(row: dict[str, Any]) -> str:
+    if "errors" in row:
+        texts = (f"{name} {value:.2f}" for name, value in row["errors"].items())
+        return f"{row['variant']:>10} errors: {', '.join(texts)}"
+    if "tiles" in row:
+        return json.dumps(row)
     parts = [f"{row['variant']:>10} {row['length']:>6}"]
     for what in ("forward", "both"):
         times = ", ".join(f"{name} {value:.3f}" for name, value in row[what].items())
-        parts.append(f"{what}: {times} ms, {row[f'{what}_ratio']:.3f} of torch.compile")
-    return "  ".join(parts)
+        ratio = row.get(f"{what}_ratio")
+        parts.append(f"{what}: {times} ms" + (f", {ratio:.3f} of torch.compile" if ratio else ""))
+    return "  ".join((*parts, *(f"{name} failed" for name in row["failed"])))
 
 
 if __name__ == "__main__":

@@ -134,7 +134,7 @@ def _replace(gm: GraphModule, node: Node, compiled: Callable[[GraphModule], Any]
     args: Any = node.args
     query, key, value, score, block_mask, scale, _, of_score, of_mask = args
     score, mask = (getattr(gm, str(each.target)) for each in (score, block_mask[-1]))
-    values = torch.fx.node.map_arg(node.args, lambda each: each.meta.get("val"))
+    values: Any = torch.fx.node.map_arg(node.args, lambda each: each.meta.get("val"))
     block = min(ROWS, _hint(values[0].shape[2])), min(COLUMNS, _hint(values[1].shape[2]))
     try:
         program = compiled(_block(node, values, block, score, mask))
