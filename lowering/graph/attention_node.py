@@ -30,6 +30,13 @@ def attend(
 ) -> Results:
     """As torch's operator in eager: the result, and of each row the logarithm of the sum and the
     maximum, both to the base 2. No more than a block of rows of scores is in memory."""
+    kind = query.device.type
+    if torch.is_autocast_enabled(kind) and _casts():
+        dtype = torch.get_autocast_dtype(kind)
+        if query.dtype != torch.float64:
+            query, key, value = (each.to(dtype) for each in (query, key, value))
+        with torch.autocast(kind, enabled=False):
+            return attend(query, key, value, score_mod, block_mask, scale, kernel_options)
     own = query, key, value, score_mod, block_mask[-1], scale
     small = _is_small(query, key) or is_traced()
     out, sums, most = _of_rows(*own, 0) if small else _by_blocks(*own)
@@ -76,6 +83,12 @@ class Attention(Bodies):
             return operator(*given, tuple(first), tuple(second))  # type: ignore[no-any-return]
         shapes = (*block_mask, bound(mask, second))
         return attend(query, key, value, bound(score, first), shapes, scale, kernel_options)
+
+
+def _casts() -> bool:
+    """Whether torch's operator takes what autocast makes of the tensors; in torch 2.13 it does."""
+    operator: Any = torch.ops.higher_order.flex_attention
+    return torch._C.DispatchKey.AutocastCPU in operator.py_kernels
 
 
 def _has_kernel(query: torch.Tensor, key: torch.Tensor) -> bool:
@@ -144,7 +157,7 @@ def _of_rows(
     scores = torch.where(seen, changed, nothing)
     sums = scores.logsumexp(-1)
     sums = torch.where(torch.all(scores == -float("inf"), -1), -float("inf"), sums)
-    most = scores.detach().amax(-1) if scores.shape[-1] else sums
+    most = torch.max(scores.detach(), -1)[0]
     weights = torch._safe_softmax(scores, -1)
     result = weights.to(query.dtype) @ value.to(query.dtype)
     return result, sums / _LN2, most / _LN2

@@ -142,6 +142,8 @@ def _scale(scale: Any) -> float:
 
 
 def _precision() -> str:
+    if torch.version.hip is not None:
+        return "ieee"
     return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 

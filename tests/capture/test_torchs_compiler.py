@@ -178,3 +178,16 @@ def test_a_graph_break_that_the_users_finally_replaces_is_raised_all_the_same():
 
     with pytest.raises(dynfix.GraphBreakError):
         dynfix.compile(cleaned_up, fullgraph=True)(torch.rand(2))
+
+
+def test_flex_attention_under_autocast():
+    def attend(q, k, v):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return flex.flex_attention(q, k, v)
+
+    compiled = dynfix.compile(attend, fullgraph=True)
+    with torch.no_grad():
+        for _ in range(3):
+            given = [torch.rand(1, 2, 16, 8) for _ in range(3)]
+            found, expected = compiled(*given), attend(*given)
+            torch.testing.assert_close(found, expected, atol=4e-3, rtol=0)

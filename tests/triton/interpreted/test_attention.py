@@ -214,3 +214,23 @@ def test_what_the_kernels_do_not_take_is_computed_by_the_formula(kernels):
             out, (expected, _) = compiled(*given, None, causal), formula(*given, None, causal)
             torch.testing.assert_close(out, expected)
     assert not kernels
+
+
+def test_a_mask_by_batches_that_the_call_makes(kernels):
+    """Which asks for positions in a loop that has no memory."""
+
+    def call(q, k, v, lengths):
+        def padded(b, h, i, j):
+            return j < lengths[b]
+
+        blocks = flex.create_block_mask(padded, 2, None, LENGTH, LENGTH, "cpu", BLOCK_SIZE=16)
+        return flex.flex_attention(q, k, v, block_mask=blocks)
+
+    compiled = dynfix.compile(call, fullgraph=True, options=OPTIONS)
+    with torch.no_grad():
+        for seen in (5, 9, 33):
+            given, lengths = inputs(LENGTH), torch.tensor([seen, LENGTH])
+            expected, _ = formula(*given, mask=lambda b, h, i, j, n=lengths: j < n[b])
+            out = compiled(*given, lengths)
+            torch.testing.assert_close(out, expected.float(), atol=1e-5, rtol=1e-5)
+    assert kernels == ["forward"]
