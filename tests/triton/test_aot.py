@@ -271,6 +271,7 @@ def test_attention(target):
     )
     printed = (*triton_attention.forward(forward, ()), *triton_attention.backward(backward, ()))
     assert len(printed) == 4
-    for kernels in printed:
-        kernel = kernels[0 if target == "sm_90" else -1]  # LLVM takes long over large tiles
+    on_cuda = target == "sm_90"
+    for kernels in printed if on_cuda else printed[:1]:  # LLVM takes long over the others
+        kernel = kernels[0 if on_cuda else -1]
         made(TritonGroup("attention", (kernels,), (), HEADER), kernel, target)
