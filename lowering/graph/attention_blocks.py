@@ -189,8 +189,10 @@ def _step(
     scores = query.to(result.dtype) @ key.to(result.dtype).transpose(-2, -1) * scale
     places = [torch.arange(n) for n in scores.shape]
     places[2], places[3] = places[2] + first, places[3] + start
+    new = places[3] >= fresh
+    value = torch.where(new[:, None], value, 0)  # a weight of zero leaves no infinity out
     with indexed_by_tensors():
-        seen = mapped(mask)(*places) & (places[3] >= fresh)
+        seen = mapped(mask)(*places) & new
         scores = torch.where(seen, mapped(score, 0)(scores, *places), -math.inf)
     higher = torch.maximum(most, scores.amax(-1))
     least = torch.where(higher == -math.inf, 0, higher)

@@ -78,3 +78,12 @@ def test_no_block_mask_and_half_precision(shapes):
         expected = flex.flex_attention(*(each.double() for each in given))
         torch.testing.assert_close(compiled(*given).double(), expected, atol=2e-2, rtol=2e-2)
     assert shapes
+
+
+def test_infinities_and_nan():
+    compiled = dynfix.compile(lambda *given: flex.flex_attention(*given), fullgraph=True)
+    for _ in range(3):
+        q, k, v = (torch.randn(1, 2, 50, 8) for _ in range(3))
+        q[0, 0, 3], v[0, 1, 40] = float("nan"), float("inf")
+        found, expected = compiled(q, k, v), flex.flex_attention(q, k, v)
+        torch.testing.assert_close(found, expected, equal_nan=True, atol=1e-5, rtol=1e-5)
