@@ -15,6 +15,7 @@ from ..runtime.gpu.launch_triton import SequentialLaunch, made_of
 from ..runtime.options import TARGET_NAMES, Options
 from ..runtime.programs.program import Program
 from .gc_pause import gc_paused
+from .graph.attention_blocks import compile_attention
 from .graph.control_flow import compile_bodies, is_choice
 from .host_device_split import is_of_host, split_host_device
 from .kernel_files import CheckedKernel
@@ -48,7 +49,13 @@ def compile_unit(
     for each in passes_of(ATEN):
         graph = each.run(graph, returned)
     within = dataclasses.replace(options, cudagraphs=False)
-    compile_bodies(graph, lambda body: compile_unit(body, f"{name}_body", within))
+
+    def compiled(body: GraphModule) -> Program | GraphedProgram:
+        return compile_unit(body, f"{name}_body", within)
+
+    compile_bodies(graph, compiled)
+    if kind.execution is Execution.IN_ORDER:
+        compile_attention(graph, compiled)
     try:
         return _compile(graph, name, options, returned, kind)
     except UnknownSize as question:

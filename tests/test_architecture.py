@@ -14,6 +14,7 @@ TORCH_COMPILER_USERS = {
     "dynfix.runtime.guards.guard": "TensorGuards, torch's native check of tensor metadata",
     "dynfix.runtime.backends": "opt-in peer backends, looked up by name on request",
     "dynfix.lowering.autograd.aot": "AOTAutograd's own helpers",
+    "dynfix.lowering.graph.attention_node": "how FlexAttention indexes by tensors",
     "dynfix.rewriter.capture.numbers.symbolic": "the class that names where a ShapeEnv's symbol comes from",
     "dynfix.codemods.cli.side_by_side": "counts the graph breaks of torch.compile",
 }

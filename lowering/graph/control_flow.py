@@ -135,7 +135,7 @@ class Repeated(Bodies):
     def __call__(
         self, first: Sequence[Any], second: Sequence[Any], *operands: Any
     ) -> tuple[Any, ...]:
-        if not _is_traced():
+        if not is_traced():
             while self.first(*first, *operands)[0]:
                 operands = tuple(self.second(*second, *operands))
             return tuple(map(torch.clone, operands))
@@ -156,7 +156,7 @@ class Repeated(Bodies):
         )
 
 
-def _is_traced() -> bool:
+def is_traced() -> bool:
     """Whether this runs for a tracer or on fake tensors, which have no values."""
     return bool(_get_current_dispatch_mode_stack())
 

@@ -1,6 +1,6 @@
 """From a core-ATen graph to loop nests and extern calls."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from ..loops.kernel_graph import (
     KERNEL_DEVICES,
     KERNEL_DTYPES,
     ExternCall,
+    Item,
     Layout,
     Ref,
     Symbol,
@@ -34,6 +35,7 @@ from . import (
     lower_reduction,
     lower_scatter,
 )
+from .lower_attention import attention
 from .lower_convolutions import with_wider_groups
 from .lower_depthwise import depthwise_in_loops, turned_depthwise
 from .lower_implicit_gemm import implicit_gemm
@@ -315,6 +317,9 @@ class GraphLowering:
         args, kwargs = self.resolve(node.args), self.resolve(node.kwargs)
         if wants_alignment(node) and all(isinstance(arg, Ref) for arg in args):
             return aligned_product(self.ctx, node, args)
+        made = attention(self.ctx, node, args, self._inner)
+        if made is not None:
+            return made
         for other_form in OTHER_FORMS:
             made = other_form(self.ctx, node, args)
             if made is not None:
@@ -328,6 +333,23 @@ class GraphLowering:
         target = CALLED.get(target) or target
         self.ctx.items.append(ExternCall(target, args, kwargs, result, self.ctx.origin, aliases))
         return result
+
+    def _inner(self, gm: GraphModule, given: Sequence[Any]) -> tuple[list[Any], list[Item]]:
+        """What a graph inside of this one gives of such inputs, and its loops and calls."""
+        own = GraphLowering(gm, self.name, self.symbolic_loops, self.ctx.ordered)
+        own.symbols, own.constants = self.symbols, self.constants
+        own.ctx = self.ctx.inner()
+        places = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        own.values.update(zip(places, given, strict=True))
+        for node, ref in own.values.items():
+            if isinstance(ref, Ref) and ref.buffer.scope == "local":
+                own.ctx.layouts[ref.buffer] = Layout((), (), node.meta["val"].device)
+        for node in gm.graph.nodes:
+            if node.op not in ("placeholder", "output"):
+                own.visit(node)
+        outputs: Any = gm.graph.output_node().args[0]
+        outputs = outputs if isinstance(outputs, list | tuple) else (outputs,)
+        return [*map(own.resolve, outputs)], own.ctx.items
 
     def _extern_result(self, value: Any) -> Any:
         if isinstance(value, list | tuple):

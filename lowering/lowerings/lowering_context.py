@@ -41,6 +41,12 @@ class LoweringContext:
         self.origin = ""
         self._count = 0
 
+    def inner(self) -> "LoweringContext":
+        """For a graph inside, whose buffers have other names than those here."""
+        made = LoweringContext(self.symbols, self.ordered)
+        made.layouts, made._count = dict(self.layouts), self._count
+        return made
+
     def fresh(self, stem: str) -> str:
         self._count += 1
         return f"{stem}{self._count}"

@@ -118,20 +118,33 @@ class DynamicInputs:
     def note_sizes(
         self, guards: Sequence[Guard], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """Compare the sizes that a recording relies on with those of a call."""
+        """Compare the sizes that a recording relies on with those of a call. An integer that was
+        such a size and is what that is now moves with it: a length that an object keeps."""
         call = _Call(guards, args, kwargs)
+        moved = set[tuple[int, int]]()
         for guard in guards:
             if isinstance(guard.check, Tensor):
-                self._note_tensor(guard.path, guard.check.arg.sizes, call.found(guard.path))
+                sizes = guard.check.arg.sizes
+                moved |= self._note_tensor(guard.path, sizes, call.found(guard.path))
+        for guard in guards if moved else ():
+            if isinstance(guard.check, Equals) and type(guard.check.arg) is int:
+                found = call.found(guard.path)
+                if type(found) is int and (guard.check.arg, found) in moved:
+                    self.numbers.add(guard.path)
 
-    def _note_tensor(self, path: Path, sizes: tuple[int | None, ...], tensor: Any) -> None:
-        if type(tensor) is torch.Tensor and tensor.dim() == len(sizes):
-            dims = {
-                dim
-                for dim, size in enumerate(sizes)
-                if size is not None and size != tensor.shape[dim]
-            }
-            self.sizes.setdefault(path, set()).update(dims)
+    def _note_tensor(
+        self, path: Path, sizes: tuple[int | None, ...], tensor: Any
+    ) -> set[tuple[int, int]]:
+        """What the sizes that moved were, and what they are."""
+        if type(tensor) is not torch.Tensor or tensor.dim() != len(sizes):
+            return set()
+        dims = {
+            dim: (size, tensor.shape[dim])
+            for dim, size in enumerate(sizes)
+            if size is not None and size != tensor.shape[dim]
+        }
+        self.sizes.setdefault(path, set()).update(dims)
+        return set(dims.values())
 
     def fix(
         self,

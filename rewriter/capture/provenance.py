@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ...runtime.guards.guard import (
+    Arg,
     ArrayContent,
     Attr,
     Check,
@@ -21,6 +22,7 @@ from ...runtime.guards.guard import (
     Is,
     Item,
     Keys,
+    Kwarg,
     Length,
     Members,
     Obj,
@@ -55,6 +57,13 @@ from .numbers.scalars import TRACED, plain
 CONTENT_LIMIT = 20_000
 _APART_LIMIT = 64
 _NOWHERE = Obj(None, "nowhere")
+
+
+def _is_given(path: Path) -> bool:
+    """Whether an argument of the call leads there."""
+    while path.base is not None:
+        path = path.base
+    return isinstance(path, Arg | Kwarg)
 
 
 class Unguardable(Exception):
@@ -151,6 +160,8 @@ class Provenance:
             self.guard(path, Is(value))
         elif kind is types.MethodType:
             self._bound(value, path)
+        elif kind is types.FunctionType and value.__closure__ and _is_given(path):
+            self._closure(value, path)
         elif isinstance(value, BY_IDENTITY):
             self.guard(path, Is(value))
             self.register(value, Obj(value, path.source))
@@ -173,6 +184,14 @@ class Provenance:
         self._keep.append(method)
         self._fixed(method.__func__, Attr(path, "__func__"))
         self._fixed(method.__self__, Attr(path, "__self__"))
+
+    def _closure(self, function: types.FunctionType, path: Path) -> None:
+        """A function that another one made: one that was made by the same text will do, of which
+        what it closes over is guarded where it is read."""
+        self.guard(path, TypeIs(types.FunctionType))
+        for name in ("__code__", "__globals__", "__defaults__", "__kwdefaults__"):
+            self.guard(Attr(path, name), Is(getattr(function, name)))
+        self._reached(function, path)
 
     def fixed(self, value: Any, path: Path) -> None:
         """`value` was read at `path` by code that keeps it as it is."""
@@ -253,6 +272,8 @@ class Provenance:
         path = self._paths.get(id(obj))
         if path is None:
             return self._inside(obj)
+        if type(obj) is types.FunctionType and not isinstance(path, Obj):
+            self.guard(path, Is(obj))
         if id(obj) in self._deep or is_followed(obj) or is_placement(obj):
             return None
         self._deep.add(id(obj))

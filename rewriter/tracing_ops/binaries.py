@@ -13,7 +13,7 @@ from ..capture.guarded_kinds import HASHING, MAPPINGS, is_constant
 from ..capture.nested import concretize, has_traced, tensors_in
 from ..capture.numbers import scalars, traced_arrays
 from ..capture.trace import Recorder
-from . import branches, c_calls, items, texts
+from . import branches, c_calls, items, iteration, texts
 from .lookup import MISSING, PLAIN_TYPES, is_stable, on_class, python_method
 
 _NAMES = {
@@ -65,6 +65,8 @@ def binary(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any)
             if result is not NotImplemented:
                 return result
             asked.append((owner, method_name))
+    if op == "+" and type(a) is type(b) is tuple:
+        a, b = (iteration.moving_parts(rec, each) or each for each in (a, b))
     _contents(rec, a, b)
     return rec.once(function, _answered(*_agreeing(a, b), asked))
 

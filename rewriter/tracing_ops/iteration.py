@@ -43,7 +43,7 @@ def over(rec: Recorder, iterable: Any) -> Any:
         return _iterator(rec, iterable)
     if not hasattr(type(iterable), "__iter__") and python_method(rec, iterable, "__getitem__"):
         return rec.call(Sequence.__iter__, (iterable,), {})
-    moving = _moving_parts(rec, iterable) if type(iterable) is tuple else None
+    moving = moving_parts(rec, iterable) if type(iterable) is tuple else None
     if moving is not None:
         return moving
     items.guard_structure(rec, iterable)
@@ -73,12 +73,12 @@ def is_enumeration(obj: Any) -> bool:
     return getattr(type(obj), "__iter__", None) is enum.EnumMeta.__iter__
 
 
-def _moving_parts(rec: Recorder, values: tuple[Any, ...]) -> Any:
+def moving_parts(rec: Recorder, values: tuple[Any, ...]) -> Any:
     """The parts of a tuple from outside, if some are numbers that earlier calls saw change (betas
-    that a scheduler moves)."""
+    that a scheduler moves, lengths that an object keeps)."""
     path = rec.known.touch(values)
     if path is None or not any(
-        type(value) is float and rec.moving.moves(Item(path, i), value)
+        type(value) in (int, float) and rec.moving.moves(Item(path, i), value)
         for i, value in enumerate(values)
     ):
         return None

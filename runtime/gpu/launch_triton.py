@@ -20,7 +20,6 @@ from . import binary_store, tools, tuning
 from .native_launch import launch_types, native_launch
 from .triton_kernels import (
     ALIGNMENT,
-    OPTIONS,
     TritonGroup,
     TritonKernel,
     build,
@@ -91,7 +90,7 @@ class _Kernel:
     def _binary(self, kind: tuple[bool, ...]) -> Any:
         own = self.kernel
         given = self.header + own.text, own.name, own.types, own.warps, len(own.numbers), own.wide
-        key = binary_store.key_of(self.device, kind, own.checks, OPTIONS, *given)
+        key = binary_store.key_of(self.device, kind, own.checks, own.options, *given)
         found = binary_store.find(key, self.device, functools.partial(self._built, kind))
         if found is None:
             made = self._built(kind)
@@ -213,7 +212,15 @@ _kernels: dict[tuple[object, ...], _Kernel] = {}
 
 
 def _load(header: str, kernel: TritonKernel, device: torch.device) -> Chosen:
-    key = (kernel.text, kernel.types, kernel.programs, kernel.grid, kernel.warps, device)
+    key = (
+        kernel.text,
+        kernel.types,
+        kernel.programs,
+        kernel.grid,
+        kernel.warps,
+        kernel.contracts,
+        device,
+    )
     return kernel, _kernels.setdefault(key, _Kernel(kernel, header, device))
 
 

@@ -35,7 +35,8 @@ class TritonKernel:
     ("*fp32"); sizes: elements of each; programs: the grid; warps: of one program. numbers: the
     recorded call's values of the sizes that the kernel takes after its pointers, n0, n1, …; if
     there are any: grid, Python over them in place of `programs`; reach: what 32 bits have to hold;
-    wide: whether it counts in 64; wider: the same kernel that does.
+    wide: whether it counts in 64; wider: the same kernel that does. contracts: whether a product
+    may be added before it is rounded, and denormals be zeros, which the loops' kernels never do.
     """
 
     name: str
@@ -50,6 +51,18 @@ class TritonKernel:
     reach: str = ""
     wide: bool = False
     wider: TritonKernel | None = None
+    contracts: bool = False
+
+    @property
+    def options(self) -> dict[str, bool]:
+        """What Triton is told of arithmetic. libdevice keeps denormals, as eager's functions do;
+        integers wrap as in eager. A product is rounded before it is added, as eager's is: `y - y`
+        is zero for a product `y`, too."""
+        return {
+            "enable_reflect_ftz": self.contracts,
+            "sanitize_overflow": False,
+            "enable_fp_fusion": self.contracts,
+        }
 
     @property
     def checks(self) -> bool:
@@ -119,11 +132,6 @@ def target_of(device: torch.device) -> Any:
     return made_by.GPUTarget("cuda", properties.major * 10 + properties.minor, 32)
 
 
-# libdevice keeps denormals, as eager's functions do; integers wrap as in eager. A product is
-# rounded before it is added, as eager's is: `y - y` is zero for a product `y`, too.
-OPTIONS = {"enable_reflect_ftz": False, "sanitize_overflow": False, "enable_fp_fusion": False}
-
-
 def build(
     kernel: TritonKernel,
     function: Any,
@@ -145,7 +153,7 @@ def build(
         attrs=attributes,
     )
     try:
-        options = {"num_warps": kernel.warps, "debug": kernel.checks, **OPTIONS}
+        options = {"num_warps": kernel.warps, "debug": kernel.checks, **kernel.options}
         return made_by.compile(source, target=target, options=options)
     except Exception as error:
         raise BuildError(f"Triton could not build {kernel.name}: {error}\n{kernel.text}") from error

@@ -491,3 +491,50 @@ def test_ends_of_a_slice_argument_are_seen(fn):
     x = torch.arange(36.0).view(6, 6)
     ends = ((0, 3), (1, 3), (None, None, 2), (0, 3), (1, 3))
     same(lambda: fn, *((x, slice(*end)) for end in ends))
+
+
+def scaled(factor):
+    return lambda x: x * factor
+
+
+def by_either(one, other, x):
+    return one(x) + (other(x) if one is not other else 0)
+
+
+def by_a_held_one(holder, x):
+    return holder.fn(x) - 1, holder.fn
+
+
+def test_functions_that_are_made_anew():
+    """What they close over is compared, not what they are."""
+    fn = same(
+        lambda: lambda f, x: f(x) + 1,
+        *((scaled(torch.tensor(float(k))), X) for k in range(4)),
+    )
+    one_graph(fn, 1)
+    same(lambda: lambda f, x: f(x) + 1, *((scaled(k), X) for k in (2.0, 3.0, 3.0, 2.0)))
+    same(lambda: by_a_held_one, *((types.SimpleNamespace(fn=scaled(Y)), X) for _ in range(3)))
+    own = scaled(3.0)
+    same(lambda: by_either, (own, own, X), (own, scaled(3.0), X), (own, own, X))
+
+
+def test_functions_that_are_made_anew_and_are_keys():
+    def make():
+        known = {}
+
+        def call(f, x):
+            known.setdefault(f, len(known))
+            return f(x) * known[f]
+
+        return call
+
+    same(make, *((scaled(2.0), X) for _ in range(4)))
+
+
+def test_a_length_that_a_tuple_holds_moves_with_the_sizes():
+    def call(x, kept):
+        total = (1, *x.shape[:1]) + kept
+        return x.sum() * total[-1] + x.new_zeros(kept[0])
+
+    fn = same(lambda: call, *((torch.rand(n), (n,)) for n in (4, 5, 6, 7)))
+    one_graph(fn, 2)

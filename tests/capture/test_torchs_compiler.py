@@ -72,6 +72,25 @@ def test_flex_attention_is_one_graph(program):
             torch.testing.assert_close(found, expected)
 
 
+def test_block_masks_of_new_functions_at_changing_lengths():
+    """A mask that is an argument holds a function that is made anew, and lengths."""
+    compiled = dynfix.compile(
+        lambda q, blocks: flex.flex_attention(q, q, q, block_mask=blocks), backend="eager"
+    )
+
+    def same(ids):
+        return lambda b, h, i, j: ids[i] == ids[j]
+
+    with torch.no_grad():
+        for size in (40, 33, 37, 50, 41):
+            ids = torch.randint(0, 3, (size,)).sort()[0]
+            blocks = flex.create_block_mask(same(ids), None, None, size, size, "cpu", BLOCK_SIZE=16)
+            q = torch.rand(1, 2, size, 8)
+            expected = flex.flex_attention(q, q, q, block_mask=blocks)
+            torch.testing.assert_close(compiled(q, blocks), expected)
+    assert len(compiled._dynfix_entry.recordings) <= 3
+
+
 def test_flex_attention_on_the_host_has_no_gradients():
     given = [torch.rand(1, 2, 8, 8, requires_grad=True) for _ in range(3)]
     compiled = dynfix.compile(lambda q, k, v: flex.flex_attention(q, k, v) * 2)
@@ -159,3 +178,16 @@ def test_a_graph_break_that_the_users_finally_replaces_is_raised_all_the_same():
 
     with pytest.raises(dynfix.GraphBreakError):
         dynfix.compile(cleaned_up, fullgraph=True)(torch.rand(2))
+
+
+def test_flex_attention_under_autocast():
+    def attend(q, k, v):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return flex.flex_attention(q, k, v)
+
+    compiled = dynfix.compile(attend, fullgraph=True)
+    with torch.no_grad():
+        for _ in range(3):
+            given = [torch.rand(1, 2, 16, 8) for _ in range(3)]
+            found, expected = compiled(*given), attend(*given)
+            torch.testing.assert_close(found, expected, atol=4e-3, rtol=0)

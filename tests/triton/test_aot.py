@@ -4,6 +4,7 @@ the assembler says of it."""
 import re
 import subprocess
 import tempfile
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,29 @@ import pytest
 triton = pytest.importorskip("triton")
 
 import torch
-from dynfix.lowering.loops.ir import REDUCTIONS, Buffer, Group, Load, Nest, Op, Reduced, Store
+from dynfix.lowering.loops.ir import (
+    REDUCTIONS,
+    Buffer,
+    Group,
+    IndexValue,
+    Load,
+    Nest,
+    Op,
+    Reduced,
+    Store,
+)
+from dynfix.lowering.loops.kernel_graph import Ref
 from dynfix.lowering.loops.ops import NUMBERS, OPS
 from dynfix.lowering.loops.polynomials import Var, variable
-from dynfix.lowering.loops.sizes import Axis, atom_index, linear
+from dynfix.lowering.loops.sizes import (
+    Axis,
+    atom_index,
+    const,
+    contiguous_strides,
+    linear,
+    make_axes,
+)
+from dynfix.lowering.targets.triton import triton_attention
 from dynfix.lowering.targets.triton.triton_target import HEADER, print_group
 from dynfix.lowering.targets.triton.triton_tile import Device
 from dynfix.runtime.errors import BuildError
@@ -212,3 +232,46 @@ def test_what_triton_rejects_is_named():
     )
     with pytest.raises(BuildError, match=good.name):
         made(group, broken, "sm_90")
+
+
+def _attention(made, **shapes):
+    """Causal attention with a soft cap, of 2 x 4 heads of 64 elements."""
+    axes = make_axes((2, 4, 256, 256))
+    tensors = {}
+    for name, (dtype, shape) in shapes.items():
+        buffer = Buffer(name, dtype, prod(shape))
+        tensors[name] = Ref(buffer, shape, contiguous_strides(shape))
+    row, column = (IndexValue(atom_index(axis)) for axis in axes[2:])
+    given = Load(triton_attention.GIVEN, const(0))
+    changed = Load(triton_attention.CHANGED, const(0))
+    return triton_attention.Attention(
+        tensors,
+        axes,
+        block=(128, 128),
+        scale=0.125,
+        precision="ieee",
+        score=Op("tanh", (given,), torch.float32),
+        mask=Op("ge", (row, column), torch.bool),
+        gradient=Op("mul", (changed, given), torch.float32) if "dq" in made else None,
+        made=made,
+    )
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_attention(target):
+    half, number, index = torch.bfloat16, torch.float32, torch.int32
+    heads, rows = (half, (2, 4, 256, 64)), (number, (2, 4, 256))
+    given = dict.fromkeys(("q", "k", "v", "out"), heads)
+    for kind in ("kv", "full_kv", "q", "full_q"):
+        given |= {f"{kind}_num": (index, (1, 1, 2)), f"{kind}_indices": (index, (1, 1, 2, 2))}
+    forward = _attention(("out", "lse"), **given, lse=rows)
+    gradients = dict.fromkeys(("dout", "dq", "dk", "dv"), heads)
+    backward = _attention(
+        ("dq", "dk", "dv", "delta"), **given, **gradients, lse=rows, dlse=rows, delta=rows
+    )
+    printed = (*triton_attention.forward(forward, ()), *triton_attention.backward(backward, ()))
+    assert len(printed) == 4
+    on_cuda = target == "sm_90"
+    for kernels in printed if on_cuda else printed[:1]:  # LLVM takes long over the others
+        kernel = kernels[0 if on_cuda else -1]
+        made(TritonGroup("attention", (kernels,), (), HEADER), kernel, target)

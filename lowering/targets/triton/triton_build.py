@@ -110,4 +110,6 @@ def private_buffers(unit: Unit) -> frozenset[Buffer]:
 
 
 def _device(unit: Unit, group: Group | Batch) -> torch.device:
-    return unit.layouts[global_buffers(group)[0]].device
+    """A loop that only asks whether positions are in range may have no memory."""
+    places = (layout.device for layout in unit.layouts.values())
+    return next((unit.layouts[buffer].device for buffer in global_buffers(group)), next(places))

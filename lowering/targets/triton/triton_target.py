@@ -91,7 +91,7 @@ def print_kernel(
     printer = (ProductPrinter if multiplies else KernelPrinter)(NAME, tile, private)
     variables = group_variables(group)
     renamed = {var.name: f"n{k}" for k, var in enumerate(variables)}
-    text = _renamed(printer.print(renamed), renamed)
+    text = with_names(printer.print(renamed), renamed)
     name = f"{NAME}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     params = tuple(printer.params)
     made = TritonKernel(
@@ -109,8 +109,8 @@ def print_kernel(
     return dataclasses.replace(
         made,
         numbers=tuple(var.hint for var in variables),
-        grid=_renamed(tile.grid, renamed),
-        reach=_renamed(
+        grid=with_names(tile.grid, renamed),
+        reach=with_names(
             ", ".join(sorted({str(n) for n in reach(group) if not is_known(n)})), renamed
         ),
         wide=tile.wide,
@@ -118,5 +118,5 @@ def print_kernel(
     )
 
 
-def _renamed(text: str, names: Mapping[str, str]) -> str:
+def with_names(text: str, names: Mapping[str, str]) -> str:
     return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), text)

@@ -50,6 +50,7 @@ from . import (
     custom_functions,
     dataclass_methods,
     distributed_tensors,
+    flex_attention,
     gradients,
     higher_order,
     host_calls,
@@ -191,11 +192,8 @@ def _is_compiled(function: Any) -> str:
 
 
 def _compiled(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """A function that is itself compiled becomes part of this recording. FlexAttention does on the
-    host alone: torch's compiler has a kernel for a GPU that holds no matrix of scores."""
+    """A function that is itself compiled becomes part of this recording."""
     kept = _is_compiled(function)
-    if not keeps_eager(function) and any(each.is_cuda for each in tensors_in((args, kwargs))):
-        return _python(rec, function, args, kwargs)
     original, path = getattr(function, kept), rec.known.path_of(function)
     if path is not None:
         rec.known.loaded(original, Attr(path, kept))
@@ -482,6 +480,7 @@ HANDLERS: tuple[tuple[Callable[[Any], Any], Callable[[Recorder, Any, Args, Kwarg
     (contexts.takes_lock, contexts.call_lock),
     (host_calls.takes_variable, host_calls.use_variable),
     (higher_order.takes, higher_order.call),
+    (flex_attention.takes, flex_attention.call),
     (callbacks.calls_functionally, callbacks.functional_call),
     (_is_compiled, _compiled),
     (lambda f: isinstance(f, torch.nn.Module), modules.call_module),

@@ -7,7 +7,6 @@ call its own compiler."""
 import collections.abc as abc
 import functools
 import heapq
-import importlib
 import os
 import sys
 import types
@@ -17,6 +16,8 @@ from typing import Any
 import torch
 from torch import _higher_order_ops
 from torch.utils import _pytree as pytree
+
+from ....lowering.graph.attention_node import attend
 
 _marker: Any = object()
 # Whether torch's scan gives results along the axis that it went along, as in 2.13; in 2.11 they lie
@@ -225,14 +226,12 @@ def _of_class(result: Any, cls: Any) -> Any:
 
 
 def _flex_attention(given: types.FunctionType) -> types.FunctionType:
-    """FlexAttention with its checks, and the formula that its operator stands for on the CPU: the
-    graph holds that with the functions of the user inside."""
-    formula: Any = importlib.import_module("torch._higher_order_ops.flex_attention")
+    """FlexAttention with its checks, and our node in the place of its operator."""
     names = {
         **given.__globals__,
         "__name__": __name__,  # no function of torch's that calls its compiler
         "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG": True,
-        "flex_attention_hop": formula.math_attention,
+        "flex_attention_hop": attend,
     }
     made = types.FunctionType(given.__code__, names, given.__name__, given.__defaults__)
     made.__kwdefaults__, made.__qualname__ = given.__kwdefaults__, given.__qualname__

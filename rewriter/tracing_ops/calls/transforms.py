@@ -27,7 +27,7 @@ from ...capture.numbers import open_shapes, traced_sizes
 from ...capture.segments import SegmentBuilder
 from ...capture.stops import RecordingStopped
 from ...capture.trace import Recorder
-from ...capture.values import Meta, TracedTensor
+from ...capture.values import Meta, Number, TracedTensor
 from .. import items
 
 Args = tuple[Any, ...]
@@ -202,9 +202,12 @@ class TransformedFunction:
     def graph_module(self) -> torch.fx.GraphModule:
         return torch.fx.GraphModule({}, self._made[0][1])
 
-    def taken(self) -> list[torch.Tensor]:
-        """The tensors that the body takes from around it. Raises Stopped."""
-        found = [self._rec.tracker.tensor(value) for value, _ in self._made[0][0].taken()]
+    def taken(self) -> list[Any]:
+        """The tensors and numbers that the body takes from around it. Raises Stopped."""
+        found = [
+            meta.seen if isinstance(meta, Number) else self._rec.tracker.tensor(value)
+            for value, meta in self._made[0][0].taken()
+        ]
         tensors = [tensor for tensor in found if tensor is not None]
         if len(tensors) < len(found):
             self._rec.stop_here(
