@@ -101,6 +101,7 @@ class Provenance:
         self._before: dict[int, Any] = {}
         self.arrays: list[tuple[Any, ArrayContent]] = []
         self.stored_to: list[Any] = []  # arrays
+        self.live: dict[int, Any] = {}  # arrays of which each call has others, by identity
         self.lent: list[
             tuple[Any, torch.Tensor, bytes]
         ] = []  # arrays, inputs on them, what they held
@@ -212,6 +213,7 @@ class Provenance:
     def structure(self, obj: Any) -> None:
         """The elements of a container are about to be reached from rewritten code: guard its length
         or keys, and which elements it has."""
+        self._check_live(obj)
         path = self._paths.get(id(obj))
         if path is None and isinstance(obj, HASHING):
             self.assume_distinct_keys(obj)
@@ -239,6 +241,13 @@ class Provenance:
         else:
             raise Unguardable(f"the content of {path.source}, a {type(obj).__name__}")
 
+    def _check_live(self, obj: Any) -> None:
+        """Raises Unguardable for an array that each call makes of tensors, or a view of one."""
+        if not self.live or not isinstance(obj, type(next(iter(self.live.values())).array)):
+            return
+        if id(obj) in self.live or any(share_memory(obj, e.array) for e in self.live.values()):
+            raise Unguardable("the content of an array made of a tensor")
+
     def is_lent(self, array: Any) -> bool:
         """Whether an input of the graph has memory of the array: what it holds is not known."""
         return any(share_memory(array, lent) for lent, *_ in self.lent)
@@ -248,6 +257,7 @@ class Provenance:
         read."""
         if isinstance(obj, BY_PARTS):
             return self._parts(obj)
+        self._check_live(obj)
         path = self._paths.get(id(obj))
         if path is None:
             return self._inside(obj, set())
@@ -270,6 +280,7 @@ class Provenance:
         if type(made) in CONSTANTS or id(made) in seen or is_followed(made):
             return
         seen.add(id(made))
+        self._check_live(made)
         fields = vars(made).values() if isinstance(getattr(made, "__dict__", None), dict) else ()
         slotted = (getattr(made, n) for n in slots(type(made)) if hasattr(made, n))
         for part in (*_parts_of(made), *fields, *slotted):
@@ -358,6 +369,7 @@ class Provenance:
     def arguments(self, values: Iterable[Any]) -> None:
         """Containers handed to code that is not rewritten are read as a whole."""
         for value in values:
+            self._check_live(value)
             if isinstance(value, HASHING):
                 self.assume_distinct_keys(value)
             if id(value) in self._paths:

@@ -60,6 +60,7 @@ class ReadRecorder(StoppableMode):
         super().__init__(options, rewriter)
         me: Any = weakref.proxy(self)  # no cycle: what the call was given is let go with it
         self.known = Provenance(lambda: me.origin(), lambda *read: me._moving_number(*read))
+        self.known.live = self.arrays
         self.moving = moving or DynamicInputs()
         self.dynamic_inputs: dict[int, frozenset[int]] = {}
         self.numbers: dict[int, traced_sizes.InputNumber] = {}

@@ -151,6 +151,8 @@ class Recorder(ReadRecorder):
             copied = substituted_nodes.deep_copied(self, *args)
             if copied is not None:
                 return copied
+        if self.in_form:
+            kwargs = traced_arrays.with_dtype(name, func, args, kwargs)
         if name in opsets.UNRECORDABLE and not self._becomes_leaf(name, args):
             self.stop_here(catalogue.UNSUPPORTED, name)
         if kwargs.get("requires_grad") and self.options.backend != "eager":

@@ -63,7 +63,7 @@ def selects(x):
 
 
 def sorts(x):
-    return torch.gather(x, 1, torch.from_numpy(np.argsort(x.numpy(), axis=1)))
+    return torch.gather(x, 1, torch.from_numpy(np.argsort(x.numpy(), axis=1, kind="stable")))
 
 
 def norms(x):
@@ -72,7 +72,7 @@ def norms(x):
 
 def gives_arrays(x):
     a = x.numpy()
-    return {"t": a.T, "l": [a.sum(), 3]}, np.concatenate([a, a + 1])[:, ::-1], a[..., None], a > 0
+    return {"t": a.T, "l": [a.sum(), 3]}, np.concatenate([a, a + 1])[:, ::2], a[..., None], a > 0
 
 
 def writes_a_copy(x):
@@ -124,7 +124,7 @@ def takes_constants(x):
 
 
 def picks(x):
-    return x[torch.from_numpy(np.where(x.numpy()[:, 0] > 0)[0])], np.unique(x.numpy().round(0))
+    return x[torch.from_numpy(np.where(x.numpy()[:, 0] > 0)[0])], np.unique(x.numpy().astype(np.int64))
 
 
 def multiplies_a_number(x):
