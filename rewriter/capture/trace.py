@@ -346,6 +346,8 @@ class Recorder(ReadRecorder):
         try:
             self._check_guardable(args, kwargs)
             kind, target, call_args = opsets.target_of(func, name, args)
+            if name == "__getitem__" and target is torch.select:
+                given = {2: node for node in given.values()}  # the index
             node_args = tuple(
                 given.get(i, node) for i, node in enumerate(as_nodes(self, call_args))
             )

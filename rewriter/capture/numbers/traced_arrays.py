@@ -28,8 +28,8 @@ except ImportError:
 
 _METHODS = frozenset(
     "all any argmax argmin argsort astype choose clip conj conjugate copy cumprod cumsum diagonal"
-    " dot flatten max mean min nonzero prod ravel repeat reshape round searchsorted"
-    " squeeze std sum swapaxes take trace transpose var __getitem__".split()
+    " dot flatten max mean min nonzero prod ravel repeat reshape round squeeze"
+    " std sum swapaxes take trace transpose var __getitem__".split()
 )
 _PARTS = ("T", "real", "imag")
 _SIZES: dict[str, Callable[[torch.Tensor], Any]] = {
@@ -38,10 +38,19 @@ _SIZES: dict[str, Callable[[torch.Tensor], Any]] = {
     "nbytes": lambda tensor: tensor.numel() * tensor.element_size(),
 }
 _STATIC = frozenset(("dtype", "ndim", "itemsize", "__class__", "__array_priority__"))
-# They write, draw, or give what depends on the library below: an order of equals, a sign.
+# They write; or give what the library below decides, such as a sign; or are other ones in torch,
+# which rounds in `fix`, and takes NaN, the sign of a zero or negative numbers otherwise.
 _NO_FORM = frozenset(
-    "copyto fill_diagonal put put_along_axis empty empty_like resize from_dlpack eig eigh eigvals"
-    " set_default_dtype".split()
+    "copyto fill_diagonal put put_along_axis empty empty_like resize from_dlpack set_default_dtype"
+    " eig eigh eigvals cond lstsq fix angle heaviside cbrt real_if_close ldexp argwhere searchsorted".split()
+)
+_NOT_OF_FLOATS = ("sign", "unique")  # NaN
+# They take numbers beyond the type of an array; all others raise.
+_COMPARING = "lt le gt ge eq ne less less_equal greater greater_equal equal not_equal clip".split()
+# Other operators of torch's give other infinities and NaN.
+_OF_COMPLEX = frozenset(
+    "absolute abs real imag conj conjugate fft ifft fft2 ifft2 fftn ifftn irfft irfft2 irfftn hfft"
+    " fftshift ifftshift getitem T transpose reshape ravel flatten copy concatenate stack".split()
 )
 _NAMESPACES = ("numpy", "numpy.linalg", "numpy.fft")
 _MAKERS = ("array", "asarray", "asanyarray", "ascontiguousarray")
@@ -365,11 +374,18 @@ def _refused(name: str, ours: Any, args: Any, kwargs: Any) -> str:
         return ", in which the order of equals is not determined"
     if name == "svd" and kwargs.get("compute_uv", True):
         return ", whose signs are not determined"
-    if name == "unique" and args[0].dtype.kind in "fc":
+    kinds = {_kind(arg) for arg in args}
+    if name in _NOT_OF_FLOATS and "f" in kinds:
         return " of floats, which may be NaN"
+    if "c" in kinds and name not in _OF_COMPLEX:
+        return " of complex numbers"
+    if name == "nonzero" or (name == "where" and len(args) == 1):
+        return "" if args[0].ndim == 1 else " of several dimensions"
+    if name in _COMPARING and not all(_fits(a, b) for a in args for b in args):
+        return " with a number beyond the type"
     if name in _MAKERS and type(args[0]) in (list, tuple) and not all(map(_is_array, args[0])):
         return " of a list of numbers made of tensors"
-    whole = all(_kind(arg) in "iub" for arg in args[:2])
+    whole = kinds <= set("iub")
     if name in (*_SHIFTS, *_POWERS) and whole and not isinstance(args[1], int):
         return " with an exponent that may be negative"
     return ""
@@ -383,8 +399,16 @@ def with_dtype(name: str, func: Any, args: Any, kwargs: Any) -> Any:
     return {**kwargs, "dtype": func(*plain_in(args), **kwargs).dtype}
 
 
+def _fits(bound: Any, array: Any) -> bool:
+    if type(bound) is not int or type(array) is int or _kind(array) not in ("i", "u"):
+        return True
+    return bool(np.iinfo(array.dtype).min <= bound <= np.iinfo(array.dtype).max)
+
+
 def _kind(value: Any) -> str:
-    return str(getattr(getattr(value, "dtype", None), "kind", "i" if type(value) is int else "f"))
+    """The kind of a number's type, or of an array's; "" of anything else."""
+    kinds = {int: "i", bool: "b", float: "f", complex: "c"}
+    return str(getattr(getattr(value, "dtype", None), "kind", kinds.get(type(value), "")))
 
 
 def _is_array(value: Any) -> bool:
