@@ -6,6 +6,7 @@ recording ends. Whatever else looks into such an array ends it too (`Provenance.
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import importlib
 import operator
 from collections.abc import Callable, Iterator
@@ -158,7 +159,8 @@ def of_tensor(recorder: Any, tensor: torch.Tensor) -> Any:
     with recorder.paused():
         view = torch.ops.aten.alias.default(tensor)
         recorder.with_memory(tensor, view)
-    return _remembered(recorder, Traced(_shown(recorder, view), view))
+        array = view.numpy()
+    return _remembered(recorder, Traced(array, view))
 
 
 def of_argument(recorder: Any, value: Any) -> Any:
@@ -169,11 +171,6 @@ def of_argument(recorder: Any, value: Any) -> Any:
     importlib.import_module("torch._numpy")
     tensor = moving_arrays.as_input(recorder, value, moves=True)
     return value if tensor is None else _remembered(recorder, Traced(value, tensor))
-
-
-def _shown(recorder: Any, tensor: torch.Tensor) -> Any:
-    with recorder.paused():
-        return tensor.numpy()
 
 
 def _remembered(recorder: Any, made: Traced) -> Any:
@@ -209,14 +206,26 @@ def recipe(made: Traced, of: Callable[[torch.Tensor], Recipe]) -> Recipe:
     if made.mirrored is not None:
         raise CannotRebuild("an array that goes backwards through a tensor is returned or stored")
     if made.recipe is None:
-        show = torch.Tensor.numpy if made.array.flags.writeable else _read_only
-        made.recipe = Apply(show, (of(made.tensor),))
+        like = functools.partial(_as_array, *_look(made.array))
+        made.recipe = Apply(like, (of(made.tensor),))
     return made.recipe
 
 
-def _read_only(tensor: torch.Tensor) -> Any:
+def _look(array: Any) -> tuple[bool, dict[int, int]]:
+    """What of an array a tensor's does not have: whether it may be written, and its steps along
+    axes of one element."""
+    steps = {axis: array.strides[axis] for axis, n in enumerate(array.shape) if n == 1}
+    return bool(array.flags.writeable), steps
+
+
+def _as_array(writeable: bool, steps: dict[int, int], tensor: torch.Tensor) -> Any:
+    """`tensor.numpy()` with that look."""
     array = tensor.numpy()
-    array.flags.writeable = False
+    strides = tuple(steps.get(axis, step) for axis, step in enumerate(array.strides))
+    if strides != array.strides:
+        array = np.lib.stride_tricks.as_strided(array, strides=strides)
+    if not writeable:
+        array.flags.writeable = False
     return array
 
 
@@ -433,8 +442,9 @@ def _plain(value: Any) -> Any:
 
 
 def _given(recorder: Any, value: Any) -> Any:
-    """An operand for torch's form."""
+    """An operand for torch's form; what comes from outside is guarded."""
     if type(value) in (tuple, list):
+        recorder.known.structure(value)
         return type(value)(_given(recorder, part) for part in value)
     if type(value) is slice:
         bounds = (value.start, value.stop, value.step)
@@ -444,6 +454,7 @@ def _given(recorder: Any, value: Any) -> Any:
         return made.form()
     if _is_number(recorder, value):
         return _form_of(value.tensor)
+    recorder.known.arguments((value,))
     if isinstance(value, np.generic):
         value = np.asarray(scalars.concretize_scalar(value))
     if constant_values.is_array(value):
@@ -460,7 +471,6 @@ def _given(recorder: Any, value: Any) -> Any:
 def _constant(recorder: Any, array: Any) -> torch.Tensor:
     if any(share_memory(array, made.array) for made in recorder.arrays.values()):
         raise _Differs("an array on the memory of a tensor that no operator made")
-    recorder.known.arguments((array,))
     recorder.constant_arrays.append(array)
     tensor: torch.Tensor = constant_values.as_tensor(recorder, torch.from_numpy, array)
     with recorder.paused():
@@ -570,10 +580,8 @@ def _in_memory(recorder: Any, real: Any, tensor: torch.Tensor, sources: list[Tra
 
 
 def _as_shown(recorder: Any, tensor: torch.Tensor, real: Any) -> Any:
-    array = _shown(recorder, tensor)
-    if not real.flags.writeable:
-        array.flags.writeable = False
-    return array
+    with recorder.paused():
+        return _as_array(*_look(real), tensor)
 
 
 def _on_memory(recorder: Any, real: Any, owner: torch.Tensor, address: int) -> torch.Tensor:
