@@ -416,7 +416,7 @@ class ReadRecorder(StoppableMode):
 
     def give_form(self, number: Any) -> None:
         """A float that Python makes anew at each call enters the graph as an input."""
-        if isinstance(number, float) and scalars.live_in(self, number):
+        if type(number) is scalars.TracedFloat and scalars.live_in(self, number):
             self._feed(number)
 
     def _feed(self, number: Any) -> None:

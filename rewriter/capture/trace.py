@@ -347,7 +347,7 @@ class Recorder(ReadRecorder):
             self._check_guardable(args, kwargs)
             kind, target, call_args = opsets.target_of(func, name, args)
             if name == "__getitem__" and target is torch.select:
-                given = {2: node for node in given.values()}  # the index
+                given = {2: given[1]} if 1 in given else given  # the index
             node_args = tuple(
                 given.get(i, node) for i, node in enumerate(as_nodes(self, call_args))
             )

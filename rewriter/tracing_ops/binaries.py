@@ -52,7 +52,7 @@ def binary(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any)
     if rec.arrays and not isinstance(a, str):
         if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
             a, b = traced_arrays.as_operand(rec, a, b), traced_arrays.as_operand(rec, b, a)
-        elif traced_arrays.among(rec, (a, b)):
+        elif traced_arrays.are(rec, a, b):
             return traced_arrays.call(rec, function, (a, b), {})
     if _simple(a) and _simple(b):
         return _formatted(op, function, a, b) if op == "%" else _numbers(function, *_agreeing(a, b))
@@ -170,7 +170,7 @@ def _parts(value: Any) -> list[Any]:
 
 def inplace(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any) -> Any:
     """`a op= b` for a local: a container from outside that grows in place is an effect."""
-    if traced_arrays.among(rec, (a, b)) and traced_arrays.is_array_or_number(a):
+    if traced_arrays.is_array_or_number(a) and traced_arrays.among(rec, (a, b)):
         return traced_arrays.update(rec, function, a, b)
     if _simple(a):
         return binary(rec, op[:-1], function, a, b)
@@ -192,7 +192,7 @@ def inplace(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any
 
 
 def unary(rec: Recorder, op: str, function: Callable[..., Any], a: Any) -> Any:
-    if traced_arrays.among(rec, (a,)):
+    if traced_arrays.are(rec, a):
         return traced_arrays.call(rec, function, (a,), {})
     method = None if _simple(a) else python_method(rec, a, _UNARY[op])
     return function(a) if method is None else rec.call(method, (a,), {})
@@ -200,7 +200,7 @@ def unary(rec: Recorder, op: str, function: Callable[..., Any], a: Any) -> Any:
 
 def unary_call(rec: Recorder, function: Callable[..., Any], name: str, a: Any) -> Any:
     """A builtin that stands for one special method: `abs`."""
-    if traced_arrays.among(rec, (a,)):
+    if traced_arrays.are(rec, a):
         return traced_arrays.call(rec, function, (a,), {})
     method = None if _simple(a) else python_method(rec, a, name)
     return function(a) if method is None else rec.call(method, (a,), {})
@@ -211,7 +211,7 @@ def compare(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any
         return _identity(rec, function, a, b)
     if op in ("in", "not in"):
         return _membership(rec, op, function, a, b)
-    if traced_arrays.among(rec, (a, b)) and not tensors_in((a, b)):
+    if traced_arrays.are(rec, a, b) and not tensors_in((a, b)):
         return traced_arrays.call(rec, function, (a, b), {})
     if _simple(a) and _simple(b):
         return _numbers(function, a, b)

@@ -124,7 +124,9 @@ def takes_constants(x):
 
 
 def picks(x):
-    return x[torch.from_numpy(np.where(x.numpy()[:, 0] > 0)[0])], np.unique(x.numpy().astype(np.int64))
+    return x[torch.from_numpy(np.where(x.numpy()[:, 0] > 0)[0])], np.unique(
+        x.numpy().astype(np.int64)
+    )
 
 
 def multiplies_a_number(x):

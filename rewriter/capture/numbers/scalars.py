@@ -246,13 +246,11 @@ _OWN = frozenset(
 TracedStr = type("str", (str,), {**_UNTRACED, **_text()})
 
 
-
 def _of_numpy(base: Any) -> type:
     """Numbers of a type of NumPy's: the element that a tensor of the graph holds."""
-    own = {"__reduce_ex__": lambda self, protocol: plain(self).__reduce_ex__(protocol)}
-    own |= {"__copy__": lambda self: self, "__deepcopy__": lambda self, memo: self}
-    own["__format__"] = lambda self, spec: apply(format, self, spec)
-    own["recipe"] = property(_recipe_of_element)  # type: ignore[assignment]
+    same = ("__copy__", "__deepcopy__", "__reduce_ex__", "__format__")
+    own: dict[str, Any] = {name: vars(TracedFloat)[name] for name in same}
+    own["recipe"] = property(_recipe_of_element)
     space = {**_UNTRACED, "tensor": None, **_settling(base), **own}
     return type(base.__name__, (base,), space)
 
@@ -285,9 +283,10 @@ def element_of(recorder: Any, real: Any, tensor: torch.Tensor) -> Any:
 
 
 _NAMES = "float16 float32 float64 complex64 complex128 int8 int16 int32 int64 uint8".split()
-_TYPES = [] if np is None else [getattr(np, name) for name in _NAMES]
-ELEMENTS: dict[type, Any] = {each: _of_numpy(each) for each in _TYPES}
-TRACED = frozenset((TracedFloat, TracedInt, TracedStr, *ELEMENTS.values()))
+_TYPES: list[Any] = [] if np is None else [getattr(np, name) for name in _NAMES]
+ELEMENTS: dict[Any, Any] = {each: _of_numpy(each) for each in _TYPES}
+OF_NUMPY = frozenset(ELEMENTS.values())
+TRACED = frozenset((TracedFloat, TracedInt, TracedStr, *OF_NUMPY))
 _EXACT: dict[type, Any] = {
     TracedFloat: float.__float__,
     TracedInt: int.__int__,

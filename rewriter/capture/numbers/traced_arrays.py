@@ -43,9 +43,11 @@ _STATIC = frozenset(("dtype", "ndim", "itemsize", "__class__", "__array_priority
 # which rounds in `fix`, and takes NaN, the sign of a zero or negative numbers otherwise.
 _NO_FORM = frozenset(
     "copyto fill_diagonal put put_along_axis empty empty_like resize from_dlpack set_default_dtype"
-    " eig eigh eigvals cond lstsq fix angle heaviside cbrt real_if_close ldexp argwhere searchsorted".split()
+    " eig eigh eigvals cond lstsq fix angle heaviside cbrt real_if_close ldexp argwhere"
+    " searchsorted gcd lcm".split()
 )
 _NOT_OF_FLOATS = ("sign", "unique")  # NaN
+_NOT_OF_INTEGERS = ("quantile", "percentile")  # overflow between two of them
 # They take numbers beyond the type of an array; all others raise.
 _COMPARING = "lt le gt ge eq ne less less_equal greater greater_equal equal not_equal clip".split()
 # Other operators of torch's give other infinities and NaN.
@@ -142,6 +144,11 @@ def among(recorder: Any, values: Any) -> bool:
         among(recorder, value) if type(value) in (tuple, list) else is_traced(recorder, value)
         for value in values
     )
+
+
+def are(recorder: Any, *operands: Any) -> bool:
+    """Whether one of the operands is traced."""
+    return bool(recorder.arrays) and any(is_traced(recorder, each) for each in operands)
 
 
 def takes(args: Any, kwargs: Any) -> bool:
@@ -281,9 +288,9 @@ def _ours(function: Any, name: str) -> Any:
         return lambda value: value.astype(_dtype(function))
     if module not in _NAMESPACES or name in _NO_FORM:
         return None
-    home, mine = np, torch._numpy
-    for part in module.split(".")[1:]:
-        home, mine = getattr(home, part), getattr(mine, part)  # type: ignore[assignment]
+    home, mine = (
+        functools.reduce(getattr, module.split(".")[1:], root) for root in (np, torch._numpy)
+    )
     return getattr(mine, name, None) if getattr(home, name, None) is function else None
 
 
@@ -334,7 +341,7 @@ def _computed(
 
 
 def _as_in_eager(recorder: Any, name: str, function: Any, args: Any, named: Any) -> Any:
-    """What NumPy gives. Where it raises, other values may not: but for a place that is not there."""
+    """What NumPy gives. Where it raises, other values may not, but for a place that is not there."""
     try:
         return recorder.once(function, args, named)
     except Exception as error:
@@ -386,6 +393,8 @@ def _refused(name: str, ours: Any, args: Any, kwargs: Any) -> str:
     kinds = {_kind(arg) for arg in args}
     if name in _NOT_OF_FLOATS and "f" in kinds:
         return " of floats, which may be NaN"
+    if name in _NOT_OF_INTEGERS and kinds & set("iu"):
+        return " of integers"
     if "c" in kinds and name not in _OF_COMPLEX:
         return " of complex numbers"
     if name == "nonzero" or (name == "where" and len(args) == 1):
@@ -739,7 +748,7 @@ def as_one(recorder: Any, value: Any) -> Any:
 
 
 def is_array_or_number(value: Any) -> bool:
-    return constant_values.is_array(value) or type(value) in scalars.ELEMENTS.values()
+    return constant_values.is_array(value) or type(value) in scalars.OF_NUMPY
 
 
 def as_operand(recorder: Any, value: Any, tensor: Any) -> Any:
