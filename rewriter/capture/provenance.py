@@ -277,7 +277,8 @@ class Provenance:
 
     def _inside(self, made: Any, seen: set[int]) -> None:
         """What an object holds that this call made."""
-        if type(made) in CONSTANTS or id(made) in seen or is_followed(made):
+        known = type(made) in CONSTANTS or type(made) in TRACED
+        if known or id(made) in seen or is_followed(made):
             return
         seen.add(id(made))
         self._check_live(made)

@@ -306,4 +306,5 @@ def ordered(rec: Recorder, value: Any) -> Any:
     own = any(c_calls.runs_python(type(value), name) for name in ("__lt__", "__gt__"))
     if not own:
         c_calls.check(rec, ("__lt__",), value)
+        items.guard_content(rec, value)
     return Ordered(rec, value) if own else value

@@ -341,7 +341,7 @@ def _computed(
 
 
 def _as_in_eager(recorder: Any, name: str, function: Any, args: Any, named: Any) -> Any:
-    """What NumPy gives. Where it raises, other values may not, but for a place that is not there."""
+    """What NumPy gives; where it raises, other values may not, but where a place is not there."""
     try:
         return recorder.once(function, args, named)
     except Exception as error:
