@@ -68,7 +68,11 @@ def binary(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any)
             if result is not NotImplemented:
                 return result
             asked.append((owner, method_name))
-    _contents(rec, a, b)
+    if op == "+" and type(a) is type(b) and type(a) in (list, tuple):  # only looks for elements
+        items.guard_structure(rec, a)
+        items.guard_structure(rec, b)
+    else:
+        _contents(rec, a, b)
     return rec.once(function, _answered(*_agreeing(a, b), asked))
 
 

@@ -27,6 +27,8 @@ try:
 except ImportError:
     np = None  # type: ignore[assignment]
 
+# Before, types followed from values.
+_CAPTURES = np is not None and int(np.__version__.partition(".")[0]) >= 2
 _METHODS = frozenset(
     "all any argmax argmin argsort astype choose clip conj conjugate copy cumprod cumsum diagonal"
     " dot flatten max mean min nonzero prod ravel repeat reshape round squeeze"
@@ -157,7 +159,7 @@ def takes(args: Any, kwargs: Any) -> bool:
     dense = tensor.layout is torch.strided and tensor.device.type == "cpu"
     known = dense and not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg())
     known = known and not tensor.is_inference() and tensor.dtype in _DTYPES
-    return known and len(args) == 1 and not kwargs and int(np.__version__.partition(".")[0]) >= 2
+    return _CAPTURES and known and len(args) == 1 and not kwargs
 
 
 def of_tensor(recorder: Any, tensor: torch.Tensor) -> Any:
@@ -172,7 +174,7 @@ def of_tensor(recorder: Any, tensor: torch.Tensor) -> Any:
 
 def of_argument(recorder: Any, value: Any) -> Any:
     """An array of floats that the call is given becomes an input of the graph."""
-    known = entry(recorder, value) is not None
+    known = entry(recorder, value) is not None or not _CAPTURES
     if known or not constant_values.is_array(value) or value.dtype.kind not in "fc":
         return value
     importlib.import_module("torch._numpy")
@@ -181,6 +183,8 @@ def of_argument(recorder: Any, value: Any) -> Any:
 
 
 def _remembered(recorder: Any, made: Traced) -> Any:
+    if not recorder.arrays:
+        recorder.outcomes.append((0, Apply(_is_silent, ()), _is_silent()))
     recorder.arrays[id(made.array)] = made
     if made.mirrored is None:
         with recorder.paused():
@@ -328,7 +332,9 @@ def _computed(
     function, ours = functions
     plain_args = tuple(map(_plain, args[1:] if bound else args))
     named = {key: _plain(value) for key, value in kwargs.items()}
-    why = _refused(name, ours, args, kwargs) or _raising()
+    why = _refused(name, ours, args, kwargs)
+    if not _is_silent():
+        why = " under np.errstate"
     if why:
         recorder.stop(catalogue.OPAQUE_CALL, f"numpy.{name}{why}")
         return recorder.once(function, plain_args, named)
@@ -433,9 +439,9 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray)
 
 
-def _raising() -> str:
-    """Whether NumPy is to raise for what the graph computes silently."""
-    return "" if set(np.geterr().values()) <= {"warn", "ignore"} else " under np.errstate"
+def _is_silent() -> bool:
+    """Whether NumPy raises nothing for what the graph computes silently."""
+    return set(np.geterr().values()) <= {"warn", "ignore"}
 
 
 def _plain(value: Any) -> Any:
