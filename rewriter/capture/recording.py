@@ -454,7 +454,7 @@ def leaf(recorder: Recorder, obj: Any) -> Recipe | None:
         return ConstRecipe(obj) if isinstance(path, Obj) else Input(recorder.input_index(path))
     made = traced_arrays.entry(recorder, obj)
     if made is not None:
-        return traced_arrays.recipe(made, partial(_tensor, recorder))
+        return traced_arrays.recipe(recorder, made, partial(_tensor, recorder))
     unknown = recorder.arrays_of or recorder.known.arrays or recorder.arrays
     if constant_values.is_array(obj) and unknown:
         raise CannotRebuild("an array that may share memory with another one is returned or stored")

@@ -349,6 +349,18 @@ def test_a_view_has_the_memory_of_its_base(written, number):
     check(written(f"view_{number}", lines))
 
 
+@pytest.mark.parametrize("number", range(len(VIEWS)))
+def test_sizes_of_views_change(written, number):
+    rows = iter([4, 4, 5, 5, 6, 6, 7, 7])
+    lines = [
+        "a = x.numpy()",
+        f"b = {VIEWS[number]}",
+        "a[0] = 9",
+        "return b + 1, [v.sum() for v in a]",
+    ]
+    check(written(f"sizes_{number}", lines), lambda: (torch.randn(next(rows), 3),), whole=False)
+
+
 def goes_backwards(x):
     a = x.numpy()
     b = a[::-1]

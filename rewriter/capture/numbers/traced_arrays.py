@@ -212,27 +212,30 @@ def written(recorder: Any) -> bool:
         )
 
 
-def recipe(made: Traced, of: Callable[[torch.Tensor], Recipe]) -> Recipe:
+def recipe(recorder: Any, made: Traced, of: Callable[[torch.Tensor], Recipe]) -> Recipe:
     """How a later call makes the array; the same for each place where it stands."""
     if made.mirrored is not None:
         raise CannotRebuild("an array that goes backwards through a tensor is returned or stored")
     if made.recipe is None:
-        like = functools.partial(_as_array, *_look(made.array))
+        like = functools.partial(_as_array, *_look(recorder, made.array))
         made.recipe = Apply(like, (of(made.tensor),))
     return made.recipe
 
 
-def _look(array: Any) -> tuple[bool, dict[int, int]]:
+def _look(recorder: Any, array: Any) -> tuple[bool, dict[int, int]]:
     """What of an array a tensor's does not have: whether it may be written, and its steps along
     axes of one element."""
-    steps = {axis: array.strides[axis] for axis, n in enumerate(array.shape) if n == 1}
-    return bool(array.flags.writeable), steps
+    single = [axis for axis, n in enumerate(array.shape) if n == 1 and not recorder.has_symbols()]
+    return bool(array.flags.writeable), {axis: array.strides[axis] for axis in single}
 
 
 def _as_array(writeable: bool, steps: dict[int, int], tensor: torch.Tensor) -> Any:
     """`tensor.numpy()` with that look."""
     array = tensor.numpy()
-    strides = tuple(steps.get(axis, step) for axis, step in enumerate(array.strides))
+    strides = tuple(
+        steps.get(axis, step) if array.shape[axis] == 1 else step
+        for axis, step in enumerate(array.strides)
+    )
     if strides != array.strides:
         array = np.lib.stride_tricks.as_strided(array, strides=strides)
     if not writeable:
@@ -596,7 +599,7 @@ def _in_memory(recorder: Any, real: Any, tensor: torch.Tensor, sources: list[Tra
 
 def _as_shown(recorder: Any, tensor: torch.Tensor, real: Any) -> Any:
     with recorder.paused():
-        return _as_array(*_look(real), tensor)
+        return _as_array(*_look(recorder, real), tensor)
 
 
 def _on_memory(recorder: Any, real: Any, owner: torch.Tensor, address: int) -> torch.Tensor:
@@ -604,7 +607,7 @@ def _on_memory(recorder: Any, real: Any, owner: torch.Tensor, address: int) -> t
     with recorder.paused():
         size, start = owner.element_size(), owner.untyped_storage().data_ptr()
         aligned = real.itemsize == size and (address - start) % size == 0
-        if not aligned or any(step % size for step in real.strides):
+        if not aligned or any(step % size for step in real.strides) or recorder.has_symbols():
             raise _Differs("a view that a tensor cannot be")
     steps = [step // size for step in real.strides]
     return owner.as_strided(real.shape, steps, (address - start) // size)
@@ -766,6 +769,5 @@ def as_operand(recorder: Any, value: Any, tensor: Any) -> Any:
 def rows(recorder: Any, array: Any) -> list[Any]:
     """What a loop over the array goes through."""
     get = operator.getitem
-    return [
-        _computed(recorder, "__getitem__", (get, get), (array, k), {}) for k in range(len(array))
-    ]
+    count = scalars.concretize_scalar(recorder.arrays[id(array)].tensor.shape[0])
+    return [_computed(recorder, "__getitem__", (get, get), (array, k), {}) for k in range(count)]
