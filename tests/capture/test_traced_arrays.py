@@ -349,9 +349,9 @@ def test_a_view_has_the_memory_of_its_base(written, number):
     check(written(f"view_{number}", lines))
 
 
-@pytest.mark.parametrize("number", range(len(VIEWS)))
+@pytest.mark.parametrize("number", range(0, len(VIEWS), 3))
 def test_sizes_of_views_change(written, number):
-    rows = iter([4, 4, 5, 5, 6, 6, 7, 7])
+    rows = iter([4, 4, 6, 6, 8, 8, 2, 2])
     lines = [
         "a = x.numpy()",
         f"b = {VIEWS[number]}",
