@@ -55,7 +55,7 @@ class Options:
     )
     max_autotune: bool = _option(False, "time kernel variants and keep the fastest")
     capture_numpy: bool = _option(
-        False, "trace NumPy on tensors; not for arrays that are written, or whose copies are"
+        True, "trace NumPy on values of tensors; False: such a call is a graph break"
     )
     write_kernels: str | None = _option(
         None, "write each kernel to this folder, and use those that were edited there"

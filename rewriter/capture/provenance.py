@@ -112,6 +112,7 @@ class Provenance:
         self._before: dict[int, Any] = {}
         self.arrays: list[tuple[Any, ArrayContent]] = []
         self.stored_to: list[Any] = []  # arrays
+        self.live: dict[int, Any] = {}  # arrays of which each call has others, by identity
         self.lent: list[
             tuple[Any, torch.Tensor, bytes]
         ] = []  # arrays, inputs on them, what they held
@@ -233,6 +234,7 @@ class Provenance:
     def structure(self, obj: Any) -> None:
         """The elements of a container are about to be reached from rewritten code: guard its length
         or keys, and which elements it has."""
+        self._check_live(obj)
         path = self._paths.get(id(obj))
         if path is None and isinstance(obj, HASHING):
             self.assume_distinct_keys(obj)
@@ -260,6 +262,13 @@ class Provenance:
         else:
             raise Unguardable(f"the content of {path.source}, a {type(obj).__name__}")
 
+    def _check_live(self, obj: Any) -> None:
+        """Raises Unguardable for an array that each call makes of tensors, or a view of one."""
+        if not self.live or not isinstance(obj, type(next(iter(self.live.values())).array)):
+            return
+        if id(obj) in self.live or any(share_memory(obj, e.array) for e in self.live.values()):
+            raise Unguardable("the content of an array made of a tensor")
+
     def is_lent(self, array: Any) -> bool:
         """Whether an input of the graph has memory of the array: what it holds is not known."""
         return any(share_memory(array, lent) for lent, *_ in self.lent)
@@ -269,6 +278,7 @@ class Provenance:
         read."""
         if isinstance(obj, BY_PARTS):
             return self._parts(obj)
+        self._check_live(obj)
         path = self._paths.get(id(obj))
         if path is None:
             return self._inside(obj)
@@ -297,6 +307,7 @@ class Provenance:
                 self.content(each)
             elif id(each) not in seen and _may_hold(each):
                 seen.add(id(each))
+                self._check_live(each)
                 pending.extend(_parts_of(each))
                 pending.extend(_fields_of(each))
 
@@ -380,6 +391,7 @@ class Provenance:
     def arguments(self, values: Iterable[Any]) -> None:
         """Containers handed to code that is not rewritten are read as a whole."""
         for value in values:
+            self._check_live(value)
             if isinstance(value, HASHING):
                 self.assume_distinct_keys(value)
             if id(value) in self._paths:

@@ -60,6 +60,7 @@ class ReadRecorder(StoppableMode):
         super().__init__(options, rewriter)
         me: Any = weakref.proxy(self)  # no cycle: what the call was given is let go with it
         self.known = Provenance(lambda: me.origin(), lambda *read: me._moving_number(*read))
+        self.known.live = self.arrays
         self.moving = moving or DynamicInputs()
         self.dynamic_inputs: dict[int, frozenset[int]] = {}
         self.numbers: dict[int, traced_sizes.InputNumber] = {}
@@ -415,7 +416,7 @@ class ReadRecorder(StoppableMode):
 
     def give_form(self, number: Any) -> None:
         """A float that Python makes anew at each call enters the graph as an input."""
-        if isinstance(number, float) and scalars.live_in(self, number):
+        if type(number) is scalars.TracedFloat and scalars.live_in(self, number):
             self._feed(number)
 
     def _feed(self, number: Any) -> None:

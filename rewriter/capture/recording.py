@@ -442,13 +442,6 @@ def leaf(recorder: Recorder, obj: Any) -> Recipe | None:
         return _tensor(recorder, obj)
     if type(obj) in scalars.TRACED:
         return obj.recipe if scalars.live_in(recorder, obj) else ConstRecipe(scalars.plain(obj))
-    if traced_arrays.live_in(recorder, obj):
-        given = vars(obj).get("given")
-        if given is not None:
-            return leaf(recorder, given)
-        return traced_arrays.recipe(obj, partial(_tensor, recorder))
-    if type(obj) is traced_arrays.TracedArray:
-        raise CannotRebuild("a view of an array that the graph does not know is returned or stored")
     if type(obj) is torch.Size:
         return Apply(
             partial(of_sequence, torch.Size),
@@ -459,7 +452,11 @@ def leaf(recorder: Recorder, obj: Any) -> Recipe | None:
     path = recorder.known.path_of(obj)
     if path is not None:
         return ConstRecipe(obj) if isinstance(path, Obj) else Input(recorder.input_index(path))
-    if constant_values.is_array(obj) and (recorder.arrays_of or recorder.known.arrays):
+    made = traced_arrays.entry(recorder, obj)
+    if made is not None:
+        return traced_arrays.recipe(recorder, made, partial(_tensor, recorder))
+    unknown = recorder.arrays_of or recorder.known.arrays or recorder.arrays
+    if constant_values.is_array(obj) and unknown:
         raise CannotRebuild("an array that may share memory with another one is returned or stored")
     if type(obj) is types.MethodType:
         return _method(recorder, obj)

@@ -106,7 +106,10 @@ class StoppableMode(TorchFunctionMode):
         self._steps: _Steps | None = None  # of the operator at hand
         self.open_shapes: set[TracedTensor] = set()
         self.arrays_of: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.arrays_made: list[Any] = []  # of NumPy's, from tensors
+        self.arrays: dict[int, Any] = {}  # of NumPy's, from tensors, by identity
+        self.memories: dict[int, Any] = {}  # of these: a tensor there, its version, the content
+        self.in_form = False  # torch's form of a function of NumPy's runs
+        self.constant_arrays: list[Any] = []  # that were computed with
         self.on_arrays: set[Any] = set()  # storages that are the memory of arrays from outside
         self.streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
         self.depth = 0  # functions inside each other

@@ -151,6 +151,8 @@ class Recorder(ReadRecorder):
             copied = substituted_nodes.deep_copied(self, *args)
             if copied is not None:
                 return copied
+        if self.in_form:
+            kwargs = traced_arrays.with_dtype(name, func, args, kwargs)
         if name in opsets.UNRECORDABLE and not self._becomes_leaf(name, args):
             self.stop_here(catalogue.UNSUPPORTED, name)
         if kwargs.get("requires_grad") and self.options.backend != "eager":
@@ -344,6 +346,8 @@ class Recorder(ReadRecorder):
         try:
             self._check_guardable(args, kwargs)
             kind, target, call_args = opsets.target_of(func, name, args)
+            if name == "__getitem__" and target is torch.select:
+                given = {2: given[1]} if 1 in given else given  # the index
             node_args = tuple(
                 given.get(i, node) for i, node in enumerate(as_nodes(self, call_args))
             )

@@ -15,7 +15,7 @@ from .. import catalogue
 from ..capture import opaque_tensors
 from ..capture.effects import SideEffect, constant, set_attributes
 from ..capture.guarded_kinds import BY_IDENTITY, is_constant
-from ..capture.numbers import scalars
+from ..capture.numbers import scalars, traced_arrays
 from ..capture.recording import may_be_made
 from ..capture.trace import Recorder
 from . import data_stores, descriptors, items
@@ -55,6 +55,8 @@ def load(rec: Recorder, obj: Any, name: str) -> Any:
     """`obj.name`, guarded. Raises what Python raises."""
     if isinstance(obj, torch.Tensor):
         return _of_tensor(rec, obj, name)
+    if traced_arrays.is_traced(rec, obj):
+        return traced_arrays.attribute(rec, obj, name)
     if type(obj) in scalars.TRACED:
         return getattr(scalars.concretize_scalar(obj), name)
     if isinstance(obj, types.ModuleType | type):
@@ -438,6 +440,8 @@ def exists(rec: Recorder, obj: Any, name: str) -> bool:
 
 def store(rec: Recorder, obj: Any, name: str, value: Any) -> None:
     """`obj.name = value`: done now, and again at every later call if the object is from outside."""
+    if traced_arrays.entry(rec, obj) is not None:
+        rec.stop(catalogue.UNSUPPORTED, f"a store to {name} of an array made of a tensor")
     if isinstance(obj, torch.Tensor):
         if name in data_stores.STORES and data_stores.STORES[name](rec, obj, value):
             return

@@ -49,8 +49,11 @@ def binary(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any)
         return texts.traced_text(rec, function, a, b)
     if op == "+" and isinstance(a, str) and isinstance(b, str):
         return scalars.apply(function, a, b)
-    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
-        a, b = traced_arrays.as_number(a), traced_arrays.as_number(b)
+    if rec.arrays and not isinstance(a, str):
+        if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+            a, b = traced_arrays.as_operand(rec, a, b), traced_arrays.as_operand(rec, b, a)
+        elif traced_arrays.are(rec, a, b):
+            return traced_arrays.call(rec, function, (a, b), {})
     if _simple(a) and _simple(b):
         return _formatted(op, function, a, b) if op == "%" else _numbers(function, *_agreeing(a, b))
     if op == "%" and isinstance(a, str):
@@ -65,9 +68,13 @@ def binary(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any)
             if result is not NotImplemented:
                 return result
             asked.append((owner, method_name))
-    if op == "+" and type(a) is type(b) is tuple:
-        a, b = (iteration.moving_parts(rec, each) or each for each in (a, b))
-    _contents(rec, a, b)
+    if op == "+" and type(a) is type(b) and type(a) in (list, tuple):  # only looks for elements
+        if type(a) is tuple:
+            a, b = (iteration.moving_parts(rec, each) or each for each in (a, b))
+        items.guard_structure(rec, a)
+        items.guard_structure(rec, b)
+    else:
+        _contents(rec, a, b)
     return rec.once(function, _answered(*_agreeing(a, b), asked))
 
 
@@ -169,6 +176,8 @@ def _parts(value: Any) -> list[Any]:
 
 def inplace(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any) -> Any:
     """`a op= b` for a local: a container from outside that grows in place is an effect."""
+    if traced_arrays.is_array_or_number(a) and traced_arrays.among(rec, (a, b)):
+        return traced_arrays.update(rec, function, a, b)
     if _simple(a):
         return binary(rec, op[:-1], function, a, b)
     method = python_method(rec, a, f"__i{_NAMES[op[:-1]]}__")
@@ -189,12 +198,16 @@ def inplace(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any
 
 
 def unary(rec: Recorder, op: str, function: Callable[..., Any], a: Any) -> Any:
+    if traced_arrays.are(rec, a):
+        return traced_arrays.call(rec, function, (a,), {})
     method = None if _simple(a) else python_method(rec, a, _UNARY[op])
     return function(a) if method is None else rec.call(method, (a,), {})
 
 
 def unary_call(rec: Recorder, function: Callable[..., Any], name: str, a: Any) -> Any:
     """A builtin that stands for one special method: `abs`."""
+    if traced_arrays.are(rec, a):
+        return traced_arrays.call(rec, function, (a,), {})
     method = None if _simple(a) else python_method(rec, a, name)
     return function(a) if method is None else rec.call(method, (a,), {})
 
@@ -204,6 +217,8 @@ def compare(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b: Any
         return _identity(rec, function, a, b)
     if op in ("in", "not in"):
         return _membership(rec, op, function, a, b)
+    if traced_arrays.are(rec, a, b) and not tensors_in((a, b)):
+        return traced_arrays.call(rec, function, (a, b), {})
     if _simple(a) and _simple(b):
         return _numbers(function, a, b)
     turns = [(a, _COMPARISONS[op], b), (b, _COMPARISONS[_MIRROR[op]], a)]
@@ -297,4 +312,5 @@ def ordered(rec: Recorder, value: Any) -> Any:
     own = any(c_calls.runs_python(type(value), name) for name in ("__lt__", "__gt__"))
     if not own:
         c_calls.check(rec, ("__lt__",), value)
+        items.guard_content(rec, value)
     return Ordered(rec, value) if own else value

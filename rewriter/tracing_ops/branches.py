@@ -15,7 +15,7 @@ def truth(rec: Recorder, value: Any) -> bool:
     its length."""
     if value is None or isinstance(value, bool):
         return bool(value)
-    value = traced_arrays.as_one(value)
+    value = traced_arrays.as_one(rec, value)
     if isinstance(value, torch.Tensor) or type(value) in scalars.TRACED:
         return bool(value)
     for name in _ASKED:

@@ -9,7 +9,6 @@ from .. import catalogue
 from ..capture.guarded_kinds import is_constant
 from ..capture.nested import concretize
 from ..capture.numbers.scalars import TRACED, concretize_scalar
-from ..capture.numbers.traced_arrays import TracedArray
 from ..capture.trace import Recorder
 from .calls import field_methods
 from .lookup import PLAIN_TYPES, SpecialMethod, is_stable, on_class, special_method
@@ -27,7 +26,7 @@ def is_generated(function: Any) -> bool:
 def runs_python(cls: type, name: str) -> bool:
     """Whether `name` of instances of `cls` is Python code, other than a library's or one that only
     reads fields."""
-    if cls in PLAIN_TYPES or cls in TRACED or cls is TracedArray:
+    if cls in PLAIN_TYPES or cls in TRACED:
         return False
     found = special_method(on_class(cls, name))
     if isinstance(found, SpecialMethod):

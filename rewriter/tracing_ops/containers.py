@@ -160,8 +160,9 @@ def _internal(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[
     name = function.__name__
     if isinstance(function.__self__, HASHING):
         rec.known.assume_distinct_keys(function.__self__, *(args[:1] if name in _ASKING else ()))
-    if name in _COPYING or name in ("union", "difference", "intersection"):
-        for arg in args:
+    compares = _ASKING.get(name) == ("__eq__",)
+    if compares or name in _COPYING or name in ("union", "difference", "intersection"):
+        for arg in (function.__self__, *args) if compares else args:
             items.guard_content(rec, arg)
     named = kwargs if name == "update" else concretize(kwargs)
     return rec.once(function, _taken(name, args), named)

@@ -25,6 +25,10 @@ def load(rec: Recorder, obj: Any, key: Any) -> Any:
     """`obj[key]`, guarded if the container is from outside."""
     if isinstance(obj, torch.Tensor):
         return obj[_with_tensors(rec, key)]
+    if traced_arrays.entry(rec, obj) is not None or (
+        constant_values.is_array(obj) and traced_arrays.among(rec, (key,))
+    ):
+        return traced_arrays.call(rec, operator.getitem, (obj, key), {})
     if type(obj) in scalars.TRACED:
         return scalars.concretize_scalar(obj)[concretize(key)]
     if kernel_launches.is_kernel(obj):
@@ -82,8 +86,8 @@ def _with_tensors(rec: Recorder, key: Any) -> Any:
         bounds = (key.start, key.stop, key.step)
         return slice(*(_with_tensors(rec, bound) for bound in bounds))
     key = as_index(rec, key)
-    if traced_arrays.is_traced(key):
-        return key.tensor
+    if traced_arrays.entry(rec, key) is not None:
+        return traced_arrays.index_tensor(rec, key)
     if not constant_values.is_array(key):
         return key
     moving = moving_arrays.as_input(rec, key)
@@ -95,7 +99,7 @@ def _with_tensors(rec: Recorder, key: Any) -> Any:
 
 def as_index(rec: Recorder, value: Any) -> Any:
     """The number that an object of the user's stands for where one is needed."""
-    known = type(value) in scalars.TRACED or traced_arrays.is_traced(value)
+    known = type(value) in scalars.TRACED or constant_values.is_array(value)
     if isinstance(value, torch.Tensor) or known or is_constant(value):
         return value
     method = python_method(rec, value, "__index__")
@@ -207,8 +211,8 @@ def store(rec: Recorder, obj: Any, key: Any, value: Any) -> None:
         obj[_with_tensors(rec, key)] = value
         return
     if constant_values.is_array(obj):
-        if traced_arrays.among((key, value)):
-            rec.stop(catalogue.UNSUPPORTED, "what was made of a tensor is stored to an array")
+        if traced_arrays.among(rec, (obj, key, value)):
+            return traced_arrays.store(rec, obj, key, value)
         value = concretize(value)
         if rec.known.is_lent(obj):
             rec.stop(catalogue.UNSUPPORTED, "an array is written that shares a tensor's memory")

@@ -13,7 +13,7 @@ import torch
 
 from ...runtime.guards.guard import Item, Length
 from .. import catalogue
-from ..capture.numbers import scalars
+from ..capture.numbers import scalars, traced_arrays
 from ..capture.trace import Recorder
 from . import c_calls, items
 from .lookup import owner_of, python_method
@@ -23,6 +23,8 @@ _VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items())
 
 def over(rec: Recorder, iterable: Any) -> Any:
     """What a `for`, a comprehension or an unpacking should iterate over."""
+    if traced_arrays.entry(rec, iterable) is not None and iterable.ndim:
+        return traced_arrays.rows(rec, iterable)
     if type(iterable) in scalars.TRACED:
         return scalars.concretize_scalar(iterable)
     if isinstance(iterable, torch.Tensor | str | bytes | range | torch.Size):

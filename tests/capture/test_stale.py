@@ -336,3 +336,17 @@ def test_attributes_of_a_module_that_come_before_its_tables():
             assert torch.equal(compiled(X), module(X))
             del module.__dict__[name]
         assert torch.equal(compiled(X), module(X))
+
+
+def test_what_containers_of_the_call_compare():
+    """C code compares lists that were there before, in containers that the call makes."""
+    pair, kept = [0, 0], (1, [0])
+
+    def program(x):
+        counted = [pair, [2, 2]].count([2, 2]), ([2, 2] in [pair]) and [pair].index([2, 2])
+        return x + 1, counted, sorted([kept, (1, [1])]) == [kept, (1, [1])]
+
+    compiled = dynfix.compile(program, backend="eager")
+    for number in (1, 1, 2, 0, 2):
+        pair[:], kept[1][0] = [number, number], number
+        assert compiled(torch.ones(2))[1:] == program(torch.ones(2))[1:]

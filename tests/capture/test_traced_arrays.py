@@ -2,6 +2,7 @@
 them; what asks for the content of an array ends the graph."""
 
 import copy
+import importlib
 
 import dynfix
 import numpy as np
@@ -9,12 +10,6 @@ import pytest
 import torch
 
 CALLS = 4
-
-
-@pytest.fixture(autouse=True)
-def captured():
-    with dynfix.config.patch(capture_numpy=True):
-        yield
 
 
 def floats(*shape):
@@ -33,6 +28,8 @@ def same(one, other):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5, equal_nan=True)
     elif isinstance(one, np.ndarray | np.generic | float):
         assert np.asarray(one).dtype == np.asarray(other).dtype
+        if isinstance(one, np.ndarray):
+            assert (one.strides, one.flags.writeable) == (other.strides, other.flags.writeable)
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
     else:
         assert one == other
@@ -47,9 +44,22 @@ def check(program, make=lambda: (torch.randn(4, 3),), whole=True, backend="eager
             torch.manual_seed(number)
             np.random.seed(number)
             given.append(make())
-        same(compiled(*given[1]), program(*given[0]))
+        results = compiled(*given[1]), program(*given[0])
+        same(*results)
+        same(given[1], given[0])
+        for result, arguments in zip(results, given[::-1], strict=True):
+            write_to(result, arguments)
+        same(*results)
         same(given[1], given[0])
     return compiled
+
+
+def write_to(result, arguments):
+    """Write to all arrays of a result, so that it shows whose memory they have."""
+    parts = list(result) if isinstance(result, tuple | list) else [result]
+    for part in {id(each): each for each in parts if isinstance(each, np.ndarray)}.values():
+        if part.flags.writeable and part.dtype.kind in "fiu":
+            part += 1
 
 
 def scales(x):
@@ -63,7 +73,7 @@ def selects(x):
 
 
 def sorts(x):
-    return torch.gather(x, 1, torch.from_numpy(np.argsort(x.numpy(), axis=1)))
+    return torch.gather(x, 1, torch.from_numpy(np.argsort(x.numpy(), axis=1, kind="stable")))
 
 
 def norms(x):
@@ -72,7 +82,7 @@ def norms(x):
 
 def gives_arrays(x):
     a = x.numpy()
-    return {"t": a.T, "l": [a.sum(), 3]}, np.concatenate([a, a + 1])[:, ::-1], a[..., None], a > 0
+    return {"t": a.T, "l": [a.sum(), 3]}, np.concatenate([a, a + 1])[:, ::2], a[..., None], a > 0
 
 
 def writes_a_copy(x):
@@ -124,7 +134,9 @@ def takes_constants(x):
 
 
 def picks(x):
-    return x[torch.from_numpy(np.where(x.numpy()[:, 0] > 0)[0])], np.unique(x.numpy().round(0))
+    return x[torch.from_numpy(np.where(x.numpy()[:, 0] > 0)[0])], np.unique(
+        x.numpy().astype(np.int64)
+    )
 
 
 def multiplies_a_number(x):
@@ -291,4 +303,236 @@ def copies(x):
     ],
 )
 def test_a_break_where_content_is_asked(program):
+    check(program, whole=False)
+
+
+COPIES = """
+    a.flatten() a.astype("f") np.conj(a) np.positive(a) +a a.round(0) np.tile(a,1) np.nan_to_num(a)
+    np.roll(a,0) np.concatenate([a]) np.stack([a])[0] a.take([0,1],axis=0) a.repeat(1,axis=0)
+    np.array(a) np.clip(a,None,99) a[a>-99] a[[0,1]] np.where(True,a,a) a.T.flatten() a.T.copy()
+    a[:1].sum(0) a[:1].max(0) np.ascontiguousarray(a.T) a[::-1].copy() np.sort(a) np.tril(a,5)
+""".split()
+VIEWS = """
+    a.T a.reshape(-1) a.ravel() a.swapaxes(0,1) a[1:] a[::2] a[:,1] a[None] a.real np.real(a)
+    np.squeeze(a[:1]) np.moveaxis(a,0,1) np.split(a,2)[1] np.atleast_3d(a) np.asarray(a) a[:2][1:]
+    a.T.ravel() np.transpose(a) np.diagonal(a) a.astype("f",copy=False) np.broadcast_to(a[0],(2,3))
+""".split()
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """Functions of source text, which is found in a file."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make(name, lines):
+        body = "".join(f"    {line}\n" for line in lines)
+        path = tmp_path / f"{name}.py"
+        path.write_text(f"import numpy as np\nimport torch\n\n\ndef program(x):\n{body}")
+        return importlib.import_module(name).program
+
+    return make
+
+
+@pytest.mark.parametrize("number", range(len(COPIES)))
+def test_a_copy_has_memory_of_its_own(written, number):
+    check(
+        written(
+            f"copy_{number}",
+            ["a = x.numpy()", f"b = {COPIES[number]}", "b[0] = 9", "return x * 1, b"],
+        )
+    )
+
+
+@pytest.mark.parametrize("number", range(len(VIEWS)))
+def test_a_view_has_the_memory_of_its_base(written, number):
+    lines = ["a = x.numpy()", f"b = {VIEWS[number]}", "a[0] = 9", "x.add_(1)", "return b, b + 1"]
+    check(written(f"view_{number}", lines))
+
+
+@pytest.mark.parametrize("number", range(0, len(VIEWS), 3))
+def test_sizes_of_views_change(written, number):
+    rows = iter([4, 4, 6, 6, 8, 8, 2, 2])
+    lines = [
+        "a = x.numpy()",
+        f"b = {VIEWS[number]}",
+        "a[0] = 9",
+        "return b + 1, [v.sum() for v in a]",
+    ]
+    check(written(f"sizes_{number}", lines), lambda: (torch.randn(next(rows), 3),), whole=False)
+
+
+def goes_backwards(x):
+    a = x.numpy()
+    b = a[::-1]
+    return b + 1, b[:, ::-1].sum(axis=0), np.flip(a).copy()
+
+
+def keeps_the_precision_of_constants(x):
+    a = x.numpy().astype(np.float64)
+    return a * 0.1, np.where(a > 0, 0.1, a), a + np.array([0.1, 0.2, 0.3])
+
+
+def counts_with_numbers(x):
+    s, k = x.numpy().sum(), x.numpy().argmax()
+    s += 1
+    return s * 2, -s, abs(s), s.astype(np.float64), s.round(1), k % 3, type(s), f"{s:.3f}", s.item()
+
+
+def asks_for_identity(x):
+    a = x.numpy()
+    b = np.asarray(a)
+    rows = [a[0], a[1]]
+    again = rows + [a]
+    return a is b, a is x.numpy(), again[0] is rows[0], isinstance(a, np.ndarray), type(a)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [goes_backwards, keeps_the_precision_of_constants, counts_with_numbers, asks_for_identity],
+)
+def test_one_graph_too(program):
+    check(program)
+
+
+def returns_it_backwards(x):
+    return x.numpy()[::-1]
+
+
+def writes_backwards(x):
+    b = x.numpy()[::-1]
+    b[0] = 3
+    return x * 1
+
+
+def writes_what_is_read_backwards(x):
+    a = x.numpy()
+    b = a[::-1]
+    c = b + 0
+    x.mul_(2)
+    return b + 1, c
+
+
+def writes_by_functions(x):
+    a = x.numpy()
+    np.fill_diagonal(a, a[0, 0] + 1)
+    np.copyto(a, a + 1)
+    np.add.at(a, [0, 0], 1)
+    np.add(a, 1, a)
+    a.sort(axis=0)
+    return x * 1, a
+
+
+def adds_to_a_part_of_itself(x):
+    a = x.numpy()
+    a[1:] += a[:-1]
+    a[[0, 1]] = a[[1, 0]]
+    return a, x
+
+
+def writes_to_a_read_only_view(x):
+    b = np.broadcast_to(x.numpy()[0], (4, 3))
+    try:
+        b[0] = 1
+    except ValueError as error:
+        return str(error), b
+    return b
+
+
+def uses_numbers_as_keys(x):
+    k = x.numpy().argmax()
+    return {k: 1}, hash(k) == hash(int(k)), list(range(12))[k], k in (1, 2, 3), [0] * (k % 3)
+
+
+def makes_arrays_of_numbers(x):
+    s = x.numpy().max()
+    return np.array([s, 1.0]), torch.tensor([s, 1.0]), x.long() * np.float64(s), x.mul(s)
+
+
+def raises_in_numpy(x):
+    with np.errstate(invalid="raise"):
+        try:
+            return np.log(x.numpy())
+        except FloatingPointError as error:
+            return str(error)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        returns_it_backwards,
+        writes_backwards,
+        writes_what_is_read_backwards,
+        writes_by_functions,
+        adds_to_a_part_of_itself,
+        writes_to_a_read_only_view,
+        uses_numbers_as_keys,
+        makes_arrays_of_numbers,
+        raises_in_numpy,
+    ],
+)
+def test_right_with_a_break(program):
+    check(program, whole=False)
+
+
+OTHER = """
+    np.sign(a) np.cbrt(a) np.fix(a) np.angle(a) np.heaviside(a,a) np.unique(a) np.argsort(a[0])
+    np.searchsorted(np.sort(a[0]),a) a.astype("i4")**a.astype("i4") a.astype("u1")>-1 np.nonzero(a)
+    a.astype("u1").clip(-1,1) np.linalg.cond(a[:3]) a.astype("i1").sum()==300 np.round(a)//0
+""".split()
+
+
+@pytest.mark.parametrize("number", range(len(OTHER)))
+def test_what_torch_computes_otherwise(written, number):
+    """Recorded with numbers for which it does not show."""
+    program = written(f"other_{number}", ["a = x.numpy()", f"return {OTHER[number]}"])
+    compiled = dynfix.compile(program, backend="eager")
+    odd = torch.tensor([[float("nan"), -0.0, float("inf")], [-8.0, 0.5, -0.7], [2.0, 2.0, 0.0]])
+    plain = torch.arange(1.0, 10.0).reshape(3, 3) + torch.eye(3)
+    for x in (plain, odd, plain + 1, odd.nan_to_num(1.0, 2.0), plain):
+        outcomes = []
+        for function in (compiled, program):
+            try:
+                with np.errstate(all="ignore"):
+                    outcomes.append(function(x.clone()))
+            except ValueError as error:
+                outcomes.append(str(error))
+        same(*outcomes)
+
+
+def test_lists_and_types_from_outside_are_guarded():
+    kept, types = [], [np.dtype("f4"), np.dtype("f8")]
+
+    def program(x):
+        kept.append(x.numpy() * 2)
+        return np.stack(kept).sum(axis=0), x.numpy().sum(dtype=types[0])
+
+    compiled = dynfix.compile(program, backend="eager")
+    for _ in range(CALLS):
+        types.reverse()
+        x = torch.randn(3)
+        got = compiled(x)
+        kept.pop()
+        same(got, program(x))
+
+
+def test_the_option_switches_it_off():
+    with dynfix.config.patch(capture_numpy=False):
+        with pytest.raises(dynfix.GraphBreakError):
+            dynfix.compile(scales, fullgraph=True, backend="eager")(torch.randn(4, 3))
+        check(scales, whole=False)
+
+
+def test_errors_that_numpy_is_to_raise_later():
+    compiled = dynfix.compile(lambda x: np.log(x.numpy()), backend="eager")
+    with np.errstate(all="ignore"):
+        compiled(torch.randn(3))
+        compiled(torch.randn(3))
+    with np.errstate(all="raise"), pytest.raises(FloatingPointError):
+        compiled(torch.tensor([-1.0, 1.0, 2.0]))
+
+
+def test_a_number_of_a_tensor_is_the_index():
+    def program(x):
+        return x[int(x.argmax()) % 3]
+
     check(program, whole=False)

@@ -160,6 +160,8 @@ Places = tuple[int | str, ...]
 def places_in(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Places:
     """Where an operator takes numbers that may be tensors of no axis in the graph: arguments by
     place or by name."""
+    if any(type(arg) in scalars.OF_NUMPY for arg in (*args, *kwargs.values())):
+        return ()
     if name in _FUSED:
         return tuple(rate for rate in _RATES if type(kwargs.get(rate)) in scalars.TRACED)
     sides = [arg for arg in args[1:] if isinstance(arg, torch.Tensor)]  # of a choice by a mask

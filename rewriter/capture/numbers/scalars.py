@@ -13,6 +13,11 @@ from typing import Any
 
 import torch
 
+try:
+    import numpy as np
+except ImportError:
+    np = None  # type: ignore[assignment]
+
 from ....runtime.programs.recipes import Apply, ConstRecipe, Recipe
 from .. import current
 
@@ -210,13 +215,18 @@ TracedInt = type(
 )
 
 
-def _text() -> dict[str, Any]:
-    """Every way to look into text settles it; adding keeps it traced."""
-    methods = {
-        name: _settled(getattr(str, name))
-        for name in dir(str)
-        if callable(getattr(str, name)) and name not in _OWN
+def _settling(base: type) -> dict[str, Any]:
+    """Every way to look into an object of a type written in C: it settles first."""
+    return {
+        name: _settled(getattr(base, name))
+        for name in dir(base)
+        if callable(getattr(base, name)) and name not in _OWN
     }
+
+
+def _text() -> dict[str, Any]:
+    """Adding keeps text traced."""
+    methods = _settling(str)
     methods["__add__"] = lambda self, other: (
         apply(operator.add, self, other) if isinstance(other, str) else NotImplemented
     )
@@ -229,17 +239,59 @@ def _text() -> dict[str, Any]:
 
 _OWN = frozenset(
     "__new__ __init__ __init_subclass__ __subclasshook__ __class__ __getattribute__ __setattr__"
-    " __delattr__ __dir__ __doc__ __reduce__ __reduce_ex__ __getnewargs__ __add__ __sizeof__"
-    " __getstate__".split()
+    " __delattr__ __dir__ __doc__ __reduce__ __reduce_ex__ __getnewargs__ __sizeof__"
+    " __getstate__ __class_getitem__ __array_priority__ __buffer__".split()
 )
 # Text made of traced values; only what prints or stores it can make it again.
 TracedStr = type("str", (str,), {**_UNTRACED, **_text()})
 
-TRACED = (TracedFloat, TracedInt, TracedStr)
+
+def _of_numpy(base: Any) -> type:
+    """Numbers of a type of NumPy's: the element that a tensor of the graph holds."""
+    same = ("__copy__", "__deepcopy__", "__reduce_ex__", "__format__")
+    own: dict[str, Any] = {name: vars(TracedFloat)[name] for name in same}
+    own["recipe"] = property(_recipe_of_element)
+    space = {**_UNTRACED, "tensor": None, **_settling(base), **own}
+    return type(base.__name__, (base,), space)
+
+
+def _recipe_of_element(number: Any) -> Recipe | None:
+    held = vars(number)
+    if "tensor" not in held:
+        return None
+    if "made_by" not in held:
+        recorder = number.recording
+        with recorder.paused():
+            value = recorder.value_recipe(recorder.value(number.tensor))
+        held["made_by"] = Apply(element, (value,))
+    return held["made_by"]  # type: ignore[no-any-return]
+
+
+def element(tensor: torch.Tensor) -> Any:
+    """The number of NumPy's that a tensor of one element holds."""
+    return tensor.detach().numpy()[()]
+
+
+def element_of(recorder: Any, real: Any, tensor: torch.Tensor) -> Any:
+    """A number of NumPy's, traced; what is true or not is an outcome."""
+    if type(real) is np.bool_:
+        return np.bool_(bool(tensor))
+    made = ELEMENTS[type(real)](real)
+    made.recording, made.tensor = recorder, tensor
+    recorder.scalars.append(made)
+    return made
+
+
+_NAMES = "float16 float32 float64 complex64 complex128 int8 int16 int32 int64 uint8".split()
+_TYPES: list[Any] = [] if np is None else [getattr(np, name) for name in _NAMES]
+ELEMENTS: dict[Any, Any] = {each: _of_numpy(each) for each in _TYPES}
+OF_NUMPY = frozenset(ELEMENTS.values())
+TRACED = frozenset((TracedFloat, TracedInt, TracedStr, *OF_NUMPY))
 _EXACT: dict[type, Any] = {
     TracedFloat: float.__float__,
     TracedInt: int.__int__,
     TracedStr: lambda text: str.__str__(text),
+    **{made: base.copy for base, made in ELEMENTS.items()},
 }
 
 
@@ -274,8 +326,6 @@ class _Strip:
     def __call__(self, obj: Any) -> Any:
         if type(obj) in TRACED:
             return plain(obj)
-        if "as_numpy_array" in vars(type(obj)):
-            return obj.as_numpy_array()
         if type(obj) in _LEAVES or isinstance(obj, _OTHERS):
             return obj
         done = self._anew if isinstance(obj, tuple | frozenset) else self._in_place

@@ -1,20 +1,25 @@
-"""NumPy's arrays that come from tensors: real arrays for the user's code, each with the tensor of
-the graph that holds the same. What NumPy computes of them is computed once more by torch's own form
-of NumPy (`torch._numpy`), which the graph records; where the two differ, the recording ends."""
+"""NumPy's arrays that come from tensors: real arrays, each on the memory of a tensor of the graph.
+What NumPy computes of them is computed once more by torch's own form of NumPy (`torch._numpy`),
+which the graph records; where the two differ, in values, types or in whose memory they have, the
+recording ends. Whatever else looks into such an array ends it too (`Provenance.content`)."""
 
-import collections
+import contextlib
+import ctypes
+import dataclasses
+import functools
 import importlib
 import operator
-import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from ....runtime.programs.recipes import Apply, Recipe
+from ....runtime.errors import GraphBreakError
+from ....runtime.programs.recipes import Apply, CannotRebuild, Recipe
 from ... import catalogue
-from .. import current
-from ..provenance import Unguardable
+from ..guarded_kinds import is_constant
+from ..nested import plain_in
+from ..provenance import share_memory
 from . import constant_values, moving_arrays, scalars
 
 try:
@@ -22,37 +27,60 @@ try:
 except ImportError:
     np = None  # type: ignore[assignment]
 
-_METHODS = (
-    "all any argmax argmin argsort astype choose clip conj copy cumprod cumsum diagonal dot flatten"
-    " max mean min nonzero prod ptp ravel repeat reshape round squeeze std sum swapaxes take"
-    " trace transpose var __getitem__"
-).split()
-_READS = (
-    "__bool__ __float__ __int__ __index__ __complex__ __contains__ __repr__ __str__ __format__"
-    " __array__ __reduce__ __reduce_ex__ tobytes"
-    " tofile dump dumps fill put partition argpartition byteswap view resize sort setfield getfield"
-    " setflags compress newbyteorder to_device"
-).split()
-_MEMORY = ("flat", "data", "ctypes", "base", "strides", "__array_interface__", "__array_struct__")
+# Before, types followed from values.
+_CAPTURES = np is not None and int(np.__version__.partition(".")[0]) >= 2
+_METHODS = frozenset(
+    "all any argmax argmin argsort astype choose clip conj conjugate copy cumprod cumsum diagonal"
+    " dot flatten max mean min nonzero prod ravel repeat reshape round squeeze"
+    " std sum swapaxes take trace transpose var __getitem__".split()
+)
+_PARTS = ("T", "real", "imag")
 _SIZES: dict[str, Callable[[torch.Tensor], Any]] = {
     "shape": lambda tensor: tuple(tensor.shape),
     "size": torch.Tensor.numel,
     "nbytes": lambda tensor: tensor.numel() * tensor.element_size(),
 }
-_LAYOUT = frozenset(("shape", "dtype", "strides", "data", "flat", "real", "imag"))
-# What goes through an array by its own methods.
-_ITERATING = frozenset(
-    {isinstance, len, id, float, int, bool, complex, list, tuple, dict, set, frozenset, zip}
-    | {enumerate, iter, next, reversed, map, filter, sum, max, min, abs, round, sorted, any, all}
-    | {hasattr, getattr, setattr, print, str, repr, format, type, callable, torch.from_numpy}
-    | {torch.tensor, torch.as_tensor, torch.asarray, operator.itemgetter}
+_STATIC = frozenset(("dtype", "ndim", "itemsize", "__class__", "__array_priority__"))
+# They write; or give what the library below decides, such as a sign; or are other ones in torch,
+# which rounds in `fix`, and takes NaN, the sign of a zero or negative numbers otherwise.
+_NO_FORM = frozenset(
+    "copyto fill_diagonal put put_along_axis empty empty_like resize from_dlpack set_default_dtype"
+    " eig eigh eigvals cond lstsq fix angle heaviside cbrt real_if_close ldexp argwhere"
+    " searchsorted gcd lcm".split()
 )
-_CONTAINERS = (list, dict, set, tuple, collections.deque)
-_HEAP_TYPE = 1 << 9
-_VIEWS = {"T": "transpose"}
+_NOT_OF_FLOATS = ("sign", "unique")  # NaN
+_NOT_OF_INTEGERS = ("quantile", "percentile")  # overflow between two of them
+# They take numbers beyond the type of an array; all others raise.
+_COMPARING = "lt le gt ge eq ne less less_equal greater greater_equal equal not_equal clip".split()
+# Other operators of torch's give other infinities and NaN.
+_OF_COMPLEX = frozenset(
+    "absolute abs real imag conj conjugate fft ifft fft2 ifft2 fftn ifftn irfft irfft2 irfftn hfft"
+    " fftshift ifftshift getitem T transpose reshape ravel flatten copy concatenate stack".split()
+)
+_NAMESPACES = ("numpy", "numpy.linalg", "numpy.fft")
+_MAKERS = ("array", "asarray", "asanyarray", "ascontiguousarray")
+_OPERANDS = {"where": 3, "clip": 3} | dict.fromkeys(
+    "einsum meshgrid broadcast_arrays atleast_1d atleast_2d atleast_3d".split(), 99
+)
+_SHIFTS = ("lshift", "rshift", "left_shift", "right_shift")
+_POWERS = ("pow", "power")
+_BINARY = {
+    operator.iadd: operator.add,
+    operator.isub: operator.sub,
+    operator.imul: operator.mul,
+    operator.itruediv: operator.truediv,
+    operator.ifloordiv: operator.floordiv,
+    operator.imod: operator.mod,
+    operator.ipow: operator.pow,
+    operator.imatmul: operator.matmul,
+    operator.ilshift: operator.lshift,
+    operator.irshift: operator.rshift,
+    operator.iand: operator.and_,
+    operator.ior: operator.or_,
+    operator.ixor: operator.xor,
+}
 # How far numbers may be apart, by their size in bytes: as a part, and at all.
 _CLOSE = {2: (1e-2, 1e-3), 4: (1e-4, 1e-6), 8: (1e-8, 1e-11)}
-_COPIES = ("array", "asarray", "asanyarray", "ascontiguousarray", "copy")
 
 
 _DTYPES = frozenset(
@@ -76,48 +104,53 @@ class _Differs(Exception):
     """torch has no such function, or it computes something else."""
 
 
-_FAULTS = _Differs, Unguardable, NotImplementedError, AttributeError, TypeError, ValueError
+@dataclasses.dataclass(eq=False)
+class Traced:
+    """An array with its tensor. `mirrored`: a tensor, and its version, that has the memory: the
+    array goes backwards through it, as no tensor can, and its own tensor is a copy."""
+
+    array: Any
+    tensor: torch.Tensor
+    mirrored: tuple[torch.Tensor, int] | None = None
+    recipe: Recipe | None = None
+
+    def form(self) -> Any:
+        """torch's form of the array, on its tensor."""
+        if self.mirrored is not None:
+            with torch._C.DisableTorchFunction():
+                moved = self.mirrored[0]._version != self.mirrored[1]
+            if moved:
+                raise _Differs("an array was written that another one goes through backwards")
+        return _form_of(self.tensor)
 
 
-def is_traced(value: Any) -> bool:
-    """Whether it is an array of the recording now at work."""
-    return type(value) is TracedArray and _recorder(value) is not None
+def entry(recorder: Any, value: Any) -> Traced | None:
+    """What the recording knows of an array."""
+    return recorder.arrays.get(id(value)) if recorder.arrays else None
 
 
-def live_in(recorder: Any, value: Any) -> bool:
-    """Whether it is an array of that recording."""
-    return type(value) is TracedArray and vars(value).get("recording") is recorder
+def is_traced(recorder: Any, value: Any) -> bool:
+    """Whether it is an array that comes from a tensor, or a number of NumPy's that does."""
+    return recorder.active and (entry(recorder, value) is not None or _is_number(recorder, value))
 
 
-def _recorder(array: Any) -> Any:
-    recorder = current.recorder()
-    if recorder is None or not recorder.active:
-        return None
-    if vars(array).get("lost") is recorder:
-        _stop(recorder, "a view")
-        return None
-    return recorder if vars(array).get("recording") is recorder else None
+def _is_number(recorder: Any, value: Any) -> bool:
+    return scalars.live_in(recorder, value) and vars(value).get("tensor") is not None
 
 
-def among(values: Any) -> bool:
+def among(recorder: Any, values: Any) -> bool:
     """Whether one of the values, or of those in lists and tuples of them, is traced."""
+    if not recorder.arrays:
+        return False
     return any(
-        among(value) if type(value) in (tuple, list) else is_traced(value) for value in values
+        among(recorder, value) if type(value) in (tuple, list) else is_traced(recorder, value)
+        for value in values
     )
 
 
-def plain(value: Any) -> Any:
-    """The array, or the number that NumPy would have given, as NumPy's own."""
-    if type(value) in (tuple, list):
-        return type(value)(map(plain, value))
-    if type(value) is slice:
-        return slice(plain(value.start), plain(value.stop), plain(value.step))
-    if type(value) is not TracedArray:
-        return scalars.plain(value)
-    if "given" in vars(value):
-        return value.given
-    made = np.ndarray.view(value, np.ndarray)
-    return made[()] if vars(value).get("number") else made
+def are(recorder: Any, *operands: Any) -> bool:
+    """Whether one of the operands is traced."""
+    return bool(recorder.arrays) and any(is_traced(recorder, each) for each in operands)
 
 
 def takes(args: Any, kwargs: Any) -> bool:
@@ -125,160 +158,410 @@ def takes(args: Any, kwargs: Any) -> bool:
     tensor = args[0]
     dense = tensor.layout is torch.strided and tensor.device.type == "cpu"
     known = dense and not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg())
-    return known and len(args) == 1 and not kwargs and tensor.dtype in _DTYPES
+    known = known and not tensor.is_inference() and tensor.dtype in _DTYPES
+    return _CAPTURES and known and len(args) == 1 and not kwargs
 
 
 def of_tensor(recorder: Any, tensor: torch.Tensor) -> Any:
     """`tensor.numpy()`, on its memory."""
     importlib.import_module("torch._numpy")
     with recorder.paused():
-        array = tensor.numpy()
-    return _traced(recorder, array, tensor)
+        view = torch.ops.aten.alias.default(tensor)
+        recorder.with_memory(tensor, view)
+        array = view.numpy()
+    return _remembered(recorder, Traced(array, view))
 
 
 def of_argument(recorder: Any, value: Any) -> Any:
-    """An array of floats that the call is given, as an input of the graph; any other object as it
-    is."""
-    if not constant_values.is_array(value) or value.dtype.kind not in "fc":
+    """An array of floats that the call is given becomes an input of the graph."""
+    known = entry(recorder, value) is not None or not _CAPTURES
+    if known or not constant_values.is_array(value) or value.dtype.kind not in "fc":
         return value
     importlib.import_module("torch._numpy")
     tensor = moving_arrays.as_input(recorder, value, moves=True)
-    if tensor is None:
-        return value
-    made = _traced(recorder, value, tensor)
-    made.given = value
-    return made
+    return value if tensor is None else _remembered(recorder, Traced(value, tensor))
 
 
-def recipe(array: Any, of: Callable[[torch.Tensor], Recipe]) -> Recipe:
-    """How a later call makes the array."""
-    return Apply(_number if array.number else torch.Tensor.numpy, (of(array.tensor),))
+def _remembered(recorder: Any, made: Traced) -> Any:
+    if not recorder.arrays:
+        recorder.outcomes.append((0, Apply(_is_silent, ()), _is_silent()))
+    recorder.arrays[id(made.array)] = made
+    if made.mirrored is None:
+        with recorder.paused():
+            _note_memory(recorder, made.tensor)
+    return made.array
 
 
-def _number(tensor: torch.Tensor) -> Any:
-    return tensor.numpy()[()]
+def _note_memory(recorder: Any, tensor: torch.Tensor) -> None:
+    at = tensor.untyped_storage().data_ptr()
+    if at not in recorder.memories:
+        recorder.memories[at] = (tensor, tensor._version, _content(tensor))
 
 
-def _traced(recorder: Any, real: Any, tensor: torch.Tensor) -> Any:
-    made = np.asarray(real).view(TracedArray)
-    made.recording, made.tensor, made.number = recorder, tensor, isinstance(real, np.generic)
-    recorder.scalars.append(made)
-    recorder.arrays_made.append(made)
-    return made
+def _content(tensor: torch.Tensor) -> int:
+    memory = tensor.untyped_storage()
+    return hash(ctypes.string_at(memory.data_ptr(), memory.nbytes())) if memory.nbytes() else 0
 
 
 def written(recorder: Any) -> bool:
-    """Whether an array, or its tensor, was written since, so that they hold something else."""
+    """Whether memory of an array holds something else, and no operator has written to it."""
     with recorder.paused():
-        return not all(
-            _alike(np.ndarray.view(made, np.ndarray), _content(made.tensor))
-            for made in recorder.arrays_made
+        return any(
+            tensor._version == version and _content(tensor) != held
+            for tensor, version, held in recorder.memories.values()
         )
+
+
+def recipe(recorder: Any, made: Traced, of: Callable[[torch.Tensor], Recipe]) -> Recipe:
+    """How a later call makes the array; the same for each place where it stands."""
+    if made.mirrored is not None:
+        raise CannotRebuild("an array that goes backwards through a tensor is returned or stored")
+    if made.recipe is None:
+        like = functools.partial(_as_array, *_look(recorder, made.array))
+        made.recipe = Apply(like, (of(made.tensor),))
+    return made.recipe
+
+
+def _look(recorder: Any, array: Any) -> tuple[bool, dict[int, int]]:
+    """What of an array a tensor's does not have: whether it may be written, and its steps along
+    axes of one element."""
+    single = [axis for axis, n in enumerate(array.shape) if n == 1 and not recorder.has_symbols()]
+    return bool(array.flags.writeable), {axis: array.strides[axis] for axis in single}
+
+
+def _as_array(writeable: bool, steps: dict[int, int], tensor: torch.Tensor) -> Any:
+    """`tensor.numpy()` with that look."""
+    array = tensor.numpy()
+    strides = tuple(
+        steps.get(axis, step) if array.shape[axis] == 1 else step
+        for axis, step in enumerate(array.strides)
+    )
+    if strides != array.strides:
+        array = np.lib.stride_tricks.as_strided(array, strides=strides)
+    if not writeable:
+        array.flags.writeable = False
+    return array
+
+
+# -- what torch makes of arrays
 
 
 def as_tensor(recorder: Any, function: Any, array: Any, kwargs: dict[str, Any]) -> Any:
     """`torch.from_numpy(array)`, `torch.tensor(array, dtype=…)`."""
-    copies = function is torch.tensor
-    if set(kwargs) - {"dtype", "device"}:
-        recorder.stop_here(catalogue.OPAQUE_CALL, f"torch.{function.__name__} of an array")
-    if copies or kwargs:
-        return array.tensor.to(**kwargs, copy=copies) if kwargs else array.tensor.clone()
-    with recorder.paused():
-        own = torch.from_numpy(np.ndarray.view(array, np.ndarray))
-        if own.data_ptr() != array.tensor.data_ptr():
-            array.tensor = recorder.with_memory(array.tensor, own)
-    return torch.ops.aten.alias.default(array.tensor)
+    if _is_number(recorder, array) and not kwargs:
+        return array.tensor.clone()
+    made = entry(recorder, array)
+    shares = function is not torch.tensor
+    if made is None or set(kwargs) - {"dtype"} or (shares and not _may_be_shared(made)):
+        recorder.stop(catalogue.OPAQUE_CALL, f"torch.{function.__name__} of an array")
+        return recorder.once(function, (scalars.plain(array),), kwargs)
+    dtype = kwargs.get("dtype") or made.tensor.dtype
+    if shares and dtype is made.tensor.dtype:
+        return torch.ops.aten.alias.default(made.tensor)
+    return made.form().tensor.to(dtype, copy=True, memory_format=torch.contiguous_format)
+
+
+def _may_be_shared(made: Traced) -> bool:
+    return made.mirrored is None and bool(made.array.flags.writeable)
+
+
+def index_tensor(recorder: Any, array: Any) -> torch.Tensor:
+    """The tensor of an array that is an index of a tensor."""
+    tensor: torch.Tensor = recorder.arrays[id(array)].form().tensor
+    return tensor
+
+
+# -- what NumPy computes of arrays
 
 
 def call(recorder: Any, function: Any, args: Any, kwargs: Any) -> Any:
-    """A function or a method of NumPy's, of traced arrays among others."""
-    name = getattr(function, "__name__", "")
-    if name in _COPIES and getattr(np, name, None) is function:
-        return _computed(recorder, _ours(name, "numpy"), function, args, kwargs)
-    if isinstance(function, np.ufunc) or hasattr(function, "_implementation"):
-        return function(*args, **kwargs)  # NumPy asks the array's class
-    _stop(recorder, name)
-    return function(*plain(tuple(args)), **{k: plain(v) for k, v in kwargs.items()})
+    """A function, an operator or a method of NumPy's, of traced arrays among others."""
+    owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+    if type(function) is np.ufunc and len(args) > function.nin:
+        return _computed(recorder, name, (function, None), args, kwargs)
+    if is_traced(recorder, owner):
+        ours = getattr(torch._numpy.ndarray, name, None) if name in _METHODS else None
+        real = getattr(scalars.plain(owner), name)
+        return _computed(recorder, name, (real, ours), (owner, *args), kwargs, bound=True)
+    return _computed(recorder, name, (function, _ours(function, name)), args, kwargs)
 
 
-def _ours(name: str, module: str) -> Any:
-    """torch's form of a function of NumPy's, by its name."""
-    home: Any = torch._numpy
-    for part in module.split(".")[1:]:
-        home = getattr(home, part, None)
-    return getattr(home, name, None)
+def _ours(function: Any, name: str) -> Any:
+    """torch's form of a function of NumPy's; None if it has none that is pure."""
+    module = getattr(function, "__module__", "") or ("numpy" if type(function) is np.ufunc else "")
+    if module == "_operator" or function in (divmod, abs):
+        return function
+    if isinstance(function, type) and issubclass(function, np.generic):
+        return lambda value: value.astype(_dtype(function))
+    if module not in _NAMESPACES or name in _NO_FORM:
+        return None
+    home, mine = (
+        functools.reduce(getattr, module.split(".")[1:], root) for root in (np, torch._numpy)
+    )
+    return getattr(mine, name, None) if getattr(home, name, None) is function else None
 
 
-def _computed(recorder: Any, ours: Any, function: Any, args: Any, kwargs: Any) -> Any:
+def attribute(recorder: Any, array: Any, name: str) -> Any:
+    """`array.name`, of an array or a number."""
+    made = entry(recorder, array)
+    if made is None:
+        return _of_number(array, name)
+    if name in _SIZES:
+        return _SIZES[name](made.tensor)
+    if name in _PARTS:
+        get = operator.attrgetter(name)
+        return _computed(recorder, name, (get, get), (array,), {})
+    found = getattr(array, name)
+    if name not in _STATIC and not callable(getattr(np.ndarray, name, None)):
+        _stop(recorder, name)
+    return found
+
+
+def _of_number(number: Any, name: str) -> Any:
+    """A method is bound to the traced number."""
+    if name in _STATIC or name == "shape":
+        return getattr(scalars.plain(number), name)
+    if name == "item":
+        return number.tensor.item
+    if name in _METHODS:
+        return getattr(type(number).__base__, name).__get__(number)
+    return getattr(scalars.concretize_scalar(number), name)
+
+
+def _computed(
+    recorder: Any, name: str, functions: Any, args: Any, kwargs: Any, bound: bool = False
+) -> Any:
     """What NumPy gives, with what torch's form of it gives in the graph."""
+    function, ours = functions
+    plain_args = tuple(map(_plain, args[1:] if bound else args))
+    named = {key: _plain(value) for key, value in kwargs.items()}
+    why = _refused(name, ours, args, kwargs)
+    if not _is_silent():
+        why = " under np.errstate"
+    if why:
+        recorder.stop(catalogue.OPAQUE_CALL, f"numpy.{name}{why}")
+        return recorder.once(function, plain_args, named)
     with recorder.paused():
-        real = function(*plain(tuple(args)), **{k: plain(v) for k, v in kwargs.items()})
+        real = _as_in_eager(recorder, name, function, plain_args, named)
+    same = next((arg for arg in args if arg is real), None)
+    if same is not None or not recorder.active:
+        return real
+    return _with_form(recorder, name, real, ours, args, kwargs)
+
+
+def _as_in_eager(recorder: Any, name: str, function: Any, args: Any, named: Any) -> Any:
+    """What NumPy gives; where it raises, other values may not, but where a place is not there."""
     try:
-        if ours is None or "out" in kwargs:
-            raise _Differs
+        return recorder.once(function, args, named)
+    except Exception as error:
+        if not (isinstance(error, IndexError) and all(map(_is_place, args[-1:]))):
+            with contextlib.suppress(GraphBreakError):
+                recorder.stop(catalogue.UNSUPPORTED, f"numpy.{name} raised {type(error).__name__}")
+        raise
+
+
+def _is_place(key: Any) -> bool:
+    if type(key) is slice:
+        return all(map(is_constant, (key.start, key.stop, key.step)))
+    return all(map(_is_place, key)) if type(key) is tuple else is_constant(key)
+
+
+def _with_form(recorder: Any, name: str, real: Any, ours: Any, args: Any, kwargs: Any) -> Any:
+    try:
         given = [_given(recorder, arg) for arg in args]
-        named = {key: _given(recorder, value) for key, value in kwargs.items()}
-        return _with_tensor(recorder, real, ours(*given, **named))
-    except _FAULTS:
-        name = getattr(function, "__name__", "function")
-        recorder.stop(catalogue.OPAQUE_CALL, f"numpy.{name}, which torch does not compute alike")
+        named = {
+            key: _dtype(value) if key == "dtype" else _given(recorder, value)
+            for key, value in kwargs.items()
+        }
+        sources = list(_entries(recorder, (*args, *kwargs.values())))
+        recorder.in_form = True
+        try:
+            made = ours(*given, **named)
+        finally:
+            recorder.in_form = False
+        return _with_tensor(recorder, real, made, sources)
+    except GraphBreakError:
+        raise
+    except Exception as error:
+        detail = f"numpy.{name}, which torch computes otherwise: {error}"
+        recorder.stop(catalogue.OPAQUE_CALL, detail)
         return real
 
 
-def _given(recorder: Any, value: Any) -> Any:
-    """An operand for torch's form."""
+def _refused(name: str, ours: Any, args: Any, kwargs: Any) -> str:
+    """Why the graph cannot have the call; it may write to what it is given."""
+    operands = _OPERANDS.get(name, 2)  # a later one may be what is written to
+    written = "out" in kwargs or any(map(_is_array, args[operands:]))
+    if ours is None or written or any(isinstance(arg, torch.Tensor) for arg in args):
+        return " of an array made of a tensor"
+    kind = kwargs.get("kind") or next((each for each in args[1:] if type(each) is str), "")
+    if name == "argsort" and kind not in ("stable", "mergesort"):
+        return ", in which the order of equals is not determined"
+    if name == "svd" and kwargs.get("compute_uv", True):
+        return ", whose signs are not determined"
+    kinds = {_kind(arg) for arg in args}
+    if name in _NOT_OF_FLOATS and "f" in kinds:
+        return " of floats, which may be NaN"
+    if name in _NOT_OF_INTEGERS and kinds & set("iu"):
+        return " of integers"
+    if "c" in kinds and name not in _OF_COMPLEX:
+        return " of complex numbers"
+    if name == "nonzero" or (name == "where" and len(args) == 1):
+        return "" if args[0].ndim == 1 else " of several dimensions"
+    if name in _COMPARING and not all(_fits(a, b) for a in args for b in args):
+        return " with a number beyond the type"
+    if name in _MAKERS and type(args[0]) in (list, tuple) and not all(map(_is_array, args[0])):
+        return " of a list of numbers made of tensors"
+    whole = kinds <= set("iub")
+    if name in (*_SHIFTS, *_POWERS) and whole and not isinstance(args[1], int):
+        return " with an exponent that may be negative"
+    return ""
+
+
+def with_dtype(name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    """Keywords of an operator within a form of NumPy's function, which changes torch's default type
+    while it makes tensors of numbers."""
+    if name != "as_tensor" or "dtype" in kwargs:
+        return kwargs
+    return {**kwargs, "dtype": func(*plain_in(args), **kwargs).dtype}
+
+
+def _fits(bound: Any, array: Any) -> bool:
+    if type(bound) is not int or type(array) is int or _kind(array) not in ("i", "u"):
+        return True
+    return bool(np.iinfo(array.dtype).min <= bound <= np.iinfo(array.dtype).max)
+
+
+def _kind(value: Any) -> str:
+    """The kind of a number's type, or of an array's; "" of anything else."""
+    kinds = {int: "i", bool: "b", float: "f", complex: "c"}
+    return str(getattr(getattr(value, "dtype", None), "kind", kinds.get(type(value), "")))
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray)
+
+
+def _is_silent() -> bool:
+    """Whether NumPy raises nothing for what the graph computes silently."""
+    return set(np.geterr().values()) <= {"warn", "ignore"}
+
+
+def _plain(value: Any) -> Any:
+    """What NumPy is given."""
     if type(value) in (tuple, list):
+        parts = [_plain(part) for part in value]
+        return value if all(map(operator.is_, parts, value)) else type(value)(parts)
+    if type(value) is slice:
+        return slice(_plain(value.start), _plain(value.stop), _plain(value.step))
+    if type(value) in (scalars.TracedFloat, scalars.TracedInt, scalars.TracedStr):
+        return scalars.concretize_scalar(value)
+    return scalars.plain(value)
+
+
+def _given(recorder: Any, value: Any) -> Any:
+    """An operand for torch's form; what comes from outside is guarded."""
+    if type(value) in (tuple, list):
+        recorder.known.structure(value)
         return type(value)(_given(recorder, part) for part in value)
     if type(value) is slice:
         bounds = (value.start, value.stop, value.step)
         return slice(*(_given(recorder, bound) for bound in bounds))
-    if type(value) is TracedArray:
-        if not is_traced(value):
-            raise _Differs
+    made = entry(recorder, value)
+    if made is not None:
+        return made.form()
+    if _is_number(recorder, value):
         return _form_of(value.tensor)
+    recorder.known.arguments((value,))
     if isinstance(value, np.generic):
-        value = np.asarray(value)
+        value = np.asarray(scalars.concretize_scalar(value))
     if constant_values.is_array(value):
-        recorder.known.arguments((value,))
-        return _form_of(constant_values.as_tensor(recorder, torch.from_numpy, value))
+        return _form_of(_constant(recorder, value))
     if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
-        return getattr(torch._numpy, np.dtype(value).name)
+        return _dtype(value)
     if type(value) in scalars.TRACED:
         return scalars.concretize_scalar(value)
     if value is None or value is Ellipsis or isinstance(value, bool | int | float | str | type):
         return value
-    raise _Differs
+    raise _Differs(f"an operand of type {type(value)}")
+
+
+def _constant(recorder: Any, array: Any) -> torch.Tensor:
+    if any(share_memory(array, made.array) for made in recorder.arrays.values()):
+        raise _Differs("an array on the memory of a tensor that no operator made")
+    recorder.constant_arrays.append(array)
+    tensor: torch.Tensor = constant_values.as_tensor(recorder, torch.from_numpy, array)
+    with recorder.paused():
+        _note_memory(recorder, tensor)
+    return tensor
+
+
+def _dtype(value: Any) -> Any:
+    return None if value is None else getattr(torch._numpy, np.dtype(value).name)
 
 
 def _form_of(tensor: torch.Tensor) -> Any:
-    """torch's form of an array, on the tensor."""
     form: Any = torch._numpy.ndarray
     return form(tensor)
 
 
-def _with_tensor(recorder: Any, real: Any, made: Any) -> Any:
+def _entries(recorder: Any, values: Any) -> Iterator[Traced]:
+    for value in values:
+        if type(value) in (tuple, list):
+            yield from _entries(recorder, value)
+        elif (made := entry(recorder, value)) is not None:
+            yield made
+        elif _is_number(recorder, value):
+            yield Traced(np.asarray(scalars.plain(value)), value.tensor)
+
+
+# -- results
+
+
+def _with_tensor(recorder: Any, real: Any, made: Any, sources: list[Traced]) -> Any:
     if isinstance(real, tuple | list):
-        parts = [_with_tensor(recorder, a, b) for a, b in zip(real, made, strict=True)]
-        return parts if type(real) is list else tuple(parts)
-    if isinstance(real, int | bool) and type(made) is type(real) and made == real:
-        return real
+        if type(real) not in (tuple, list) or len(real) != len(made):
+            raise _Differs(f"a {type(real)}")
+        _check_apart(real, sources)
+        return type(real)(
+            _with_tensor(recorder, a, b, sources) for a, b in zip(real, made, strict=True)
+        )
+    if isinstance(real, int | bool) and type(scalars.plain(made)) is type(real):
+        return made
     if not isinstance(made, torch._numpy.ndarray) or not isinstance(real, np.ndarray | np.generic):
-        raise _Differs
-    tensor, wanted = made.tensor, np.asarray(real)
+        raise _Differs(f"{type(made)} for {type(real)}")
+    tensor = _of_same_type(recorder, made.tensor, np.asarray(real))
+    if isinstance(real, np.generic):
+        tensor = _apart(recorder, tensor, sources)
+        return scalars.element_of(recorder, real, tensor)
+    return _remembered(recorder, _in_memory(recorder, real, tensor, sources))
+
+
+def _check_apart(parts: Any, sources: list[Traced]) -> None:
+    """Of several results, each has memory of its own, or of one that was given."""
+    own = [
+        one
+        for one in parts
+        if isinstance(one, np.ndarray) and not any(share_memory(one, s.array) for s in sources)
+    ]
+    if any(share_memory(a, b) for i, a in enumerate(own) for b in own[:i]):
+        raise _Differs("two results share memory")
+
+
+def _of_same_type(recorder: Any, tensor: torch.Tensor, wanted: Any) -> torch.Tensor:
+    """The tensor in NumPy's type; what was computed in a narrower one is something else."""
     with recorder.paused():
         if wanted.dtype.hasobject or tuple(tensor.shape) != wanted.shape:
-            raise _Differs
+            raise _Differs("another shape")
         dtype = torch.from_numpy(np.zeros((), wanted.dtype)).dtype
+        if torch.promote_types(tensor.dtype, dtype) is not tensor.dtype:
+            raise _Differs(f"{tensor.dtype} for {dtype}")
     if tensor.dtype is not dtype:
         tensor = tensor.to(dtype)
     with recorder.paused():
-        if not _alike(wanted, _content(tensor)):
-            raise _Differs
-    return _traced(recorder, real, tensor)
-
-
-def _content(tensor: torch.Tensor) -> Any:
-    return tensor.detach().numpy()
+        if not _alike(wanted, tensor.detach().numpy()):
+            raise _Differs("other values")
+    return tensor
 
 
 def _alike(one: Any, other: Any) -> bool:
@@ -287,218 +570,204 @@ def _alike(one: Any, other: Any) -> bool:
     if one.dtype.kind not in "fc":
         return bool(np.array_equal(one, other))
     relative, absolute = _CLOSE[one.dtype.itemsize // (2 if one.dtype.kind == "c" else 1)]
-    return bool(np.allclose(one, other, relative, absolute, equal_nan=True))
+    with np.errstate(all="ignore"):
+        return bool(np.allclose(one, other, relative, absolute, equal_nan=True))
+
+
+def _in_memory(recorder: Any, real: Any, tensor: torch.Tensor, sources: list[Traced]) -> Traced:
+    """The result where NumPy has it: in memory of its own, or in that of a source."""
+    owner = next((each for each in sources if share_memory(real, each.array)), None)
+    if owner is None and any(share_memory(real, each) for each in recorder.constant_arrays):
+        raise _Differs("a view of an array that is no tensor's")
+    if owner is None:
+        tensor = _in_layout(recorder, _apart(recorder, tensor, sources), real)
+        return Traced(_as_shown(recorder, tensor, real), tensor)
+    if owner.mirrored is not None:
+        return Traced(real, _apart(recorder, tensor, sources), owner.mirrored)
+    if any(step < 0 for n, step in zip(real.shape, real.strides, strict=True) if n > 1):
+        tensor = _apart(recorder, tensor, sources)
+        with recorder.paused():
+            return Traced(real, tensor, (owner.tensor, owner.tensor._version))
+    with recorder.paused():
+        address = real.__array_interface__["data"][0]
+        placed = tensor.data_ptr() == address
+    placed = placed and _steps(recorder, tensor) == _steps_of(real)
+    if not placed:
+        tensor = _on_memory(recorder, real, owner.tensor, address)
+    return Traced(_as_shown(recorder, tensor, real), tensor)
+
+
+def _as_shown(recorder: Any, tensor: torch.Tensor, real: Any) -> Any:
+    with recorder.paused():
+        return _as_array(*_look(recorder, real), tensor)
+
+
+def _on_memory(recorder: Any, real: Any, owner: torch.Tensor, address: int) -> torch.Tensor:
+    """A view of the owner's memory, as NumPy's result is one."""
+    with recorder.paused():
+        size, start = owner.element_size(), owner.untyped_storage().data_ptr()
+        aligned = real.itemsize == size and (address - start) % size == 0
+        if not aligned or any(step % size for step in real.strides) or recorder.has_symbols():
+            raise _Differs("a view that a tensor cannot be")
+    steps = [step // size for step in real.strides]
+    return owner.as_strided(real.shape, steps, (address - start) // size)
+
+
+def _apart(recorder: Any, tensor: torch.Tensor, sources: list[Traced]) -> torch.Tensor:
+    """The tensor with memory of its own."""
+    with recorder.paused():
+        at = tensor.untyped_storage().data_ptr()
+        shared = at in recorder.memories or any(
+            at == each.tensor.untyped_storage().data_ptr() for each in sources
+        )
+    return tensor.clone() if shared else tensor
+
+
+def _in_layout(recorder: Any, tensor: torch.Tensor, real: Any) -> torch.Tensor:
+    """The tensor with the strides of NumPy's result."""
+    if not real.size or _steps(recorder, tensor) == _steps_of(real):
+        return tensor
+    order = sorted(range(real.ndim), key=lambda axis: -real.strides[axis])
+    back = sorted(range(real.ndim), key=order.__getitem__)
+    made = tensor.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
+    if _steps(recorder, made) != _steps_of(real):
+        raise _Differs("a result with gaps")
+    return made
+
+
+def _steps(recorder: Any, tensor: torch.Tensor) -> list[int]:
+    with recorder.paused():
+        size, steps = tensor.element_size(), zip(tensor.shape, tensor.stride(), strict=True)
+        return [step * size for n, step in steps if n > 1]
+
+
+def _steps_of(array: Any) -> list[int]:
+    return [step for n, step in zip(array.shape, array.strides, strict=True) if n > 1]
+
+
+# -- writes
+
+
+def store(recorder: Any, array: Any, key: Any, value: Any) -> None:
+    """`array[key] = value`, of which one comes from a tensor."""
+    plain_key, plain_value = _plain(key), _plain(value)
+
+    def real(target: Any) -> None:
+        target[plain_key] = plain_value
+
+    def ours(target: Any) -> Callable[[Any], None]:
+        place, given = _given(recorder, key), _lasting(recorder, value, target)
+        return lambda form: operator.setitem(form, place, given)
+
+    _write(recorder, array, real, ours)
+
+
+def update(recorder: Any, function: Any, array: Any, other: Any) -> Any:
+    """`array += other`, and the like, of which one comes from a tensor."""
+    made, plain_other = entry(recorder, array), _plain(other)
+    if made is None and not constant_values.is_array(array):
+        return call(recorder, _BINARY[function], (array, other), {})
+    binary = _BINARY[function]
+
+    def real(target: Any) -> None:
+        result = function(target, plain_other)
+        if result is not target:
+            raise _Differs
+
+    def ours(target: Any) -> Callable[[Any], None]:
+        given = _lasting(recorder, other, target)
+        return lambda form: form.tensor.copy_(binary(form, given).tensor)
+
+    why = _refused(binary.__name__, binary, (array, other), {})
+    _write(recorder, array, real, ours, why)
+    return array
+
+
+def _lasting(recorder: Any, value: Any, target: Traced) -> Any:
+    """An operand that the write to `target` does not change while it is read."""
+    if any(share_memory(each.array, target.array) for each in _entries(recorder, (value,))):
+        if entry(recorder, value) is None:
+            raise _Differs("parts of the array that is written")
+        return _form_of(_given(recorder, value).tensor.clone())
+    return _given(recorder, value)
+
+
+def _write(
+    recorder: Any,
+    array: Any,
+    real: Callable[[Any], None],
+    ours: Callable[[Traced], Callable[[Any], None]],
+    why: str = "",
+) -> None:
+    """Write to an array: by the operator that does so in the graph, tried on a copy first, so that
+    it is done once."""
+    made = entry(recorder, array)
+    write = None if why or made is None else _tried(recorder, made, real, ours)
+    if write is None or made is None:
+        recorder.stop(catalogue.OPAQUE_CALL, "a write to an array, which torch does otherwise")
+        recorder.once(real, (array,))
+        return
+    recorder.once(write, (made.form(),))
+
+
+def _tried(
+    recorder: Any,
+    made: Traced,
+    real: Callable[[Any], None],
+    ours: Callable[[Traced], Callable[[Any], None]],
+) -> Callable[[Any], None] | None:
+    """What writes to the array's tensor what NumPy would; None if nothing does."""
+    crossed = (each for each in recorder.arrays.values() if each.mirrored is not None)
+    if not made.array.flags.writeable or any(share_memory(made.array, e.array) for e in crossed):
+        return None
+    with recorder.paused():
+        wanted = made.array.copy()
+        try:
+            recorder.once(real, (wanted,))
+        except Exception:
+            return None  # and the write raises the same
+    try:
+        write = ours(made)
+        with recorder.paused():
+            tried = made.tensor.clone()
+            write(_form_of(tried))
+            return write if _alike(wanted, tried.numpy()) else None
+    except GraphBreakError:
+        raise
+    except Exception:
+        return None
+
+
+# -- reads
 
 
 def _stop(recorder: Any, name: str) -> None:
     """The recording ends, since the content of an array is asked for."""
-    recorder.stop(catalogue.OPAQUE_CALL, f"numpy: {name}() of an array made of a tensor")
+    recorder.stop(catalogue.OPAQUE_CALL, f"numpy: {name} of an array made of a tensor")
 
 
-def _ufunc(self: Any, function: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-    recorder = _recorder(self) or next(filter(None, map(_recorder_of, inputs)), None)
-    called = getattr(function, method)
-    if recorder is None:
-        out = kwargs.pop("out", ())
-        named = {key: plain(value) for key, value in kwargs.items()}
-        return called(*plain(inputs), **named, **({"out": plain(out)} if out else {}))
-    ours = _ours(function.__name__, "numpy") if method == "__call__" else None
-    out = kwargs.get("out") or (None,)
-    if out[0] is self is inputs[0] and set(kwargs) == {"out"} and ours is not None:
-        return _updated(recorder, self, ours, called, inputs)
-    return _computed(recorder, ours, called, inputs, kwargs)
+def as_one(recorder: Any, value: Any) -> Any:
+    """The tensor of a traced array or number of one element; another value as it is."""
+    if not recorder.arrays or not is_traced(recorder, value):
+        return value
+    made = entry(recorder, value)
+    if made is None:
+        return value.tensor
+    return made.form().tensor if made.array.size == 1 else value
 
 
-def _recorder_of(value: Any) -> Any:
-    return _recorder(value) if type(value) is TracedArray else None
+def is_array_or_number(value: Any) -> bool:
+    return constant_values.is_array(value) or type(value) in scalars.OF_NUMPY
 
 
-def _updated(recorder: Any, array: Any, ours: Any, function: Any, inputs: Any) -> Any:
-    """`array += other`, and the like."""
-
-    def real(whole: Any) -> None:
-        function(*plain(inputs), out=whole)
-
-    def write() -> None:
-        array.tensor.copy_(ours(*(_given(recorder, each) for each in inputs)).tensor)
-
-    return _write(recorder, array, real, write)
+def as_operand(recorder: Any, value: Any, tensor: Any) -> Any:
+    """The tensor of a number of NumPy's own where torch takes it as it does the number."""
+    fits = _is_number(recorder, value) and tensor.dim() > 0 and tensor.dtype.is_floating_point
+    return value.tensor if fits and not value.tensor.is_complex() else value
 
 
-def _store(self: Any, key: Any, value: Any) -> None:
-    recorder = _recorder(self)
-    if recorder is None:
-        plain(self)[plain(key)] = plain(value)
-        return
-
-    def real(whole: Any) -> None:
-        whole[plain(key)] = plain(value)
-
-    def write() -> None:
-        _form_of(self.tensor)[_given(recorder, key)] = _given(recorder, value)
-
-    _write(recorder, self, real, write)
-
-
-def _write(
-    recorder: Any, array: Any, real: Callable[[Any], None], write: Callable[[], None]
-) -> Any:
-    """Write to an array and to its tensor: once, where they are on the same memory."""
-    own = np.ndarray.view(array, np.ndarray)
-    with recorder.paused():
-        whole = own.copy()
-        real(whole)
-        shared = own.__array_interface__["data"][0] == array.tensor.data_ptr()
-    try:
-        write()
-        if not shared:
-            own[...] = whole
-        with recorder.paused():
-            if not _alike(whole, _content(array.tensor)):
-                raise _Differs
-    except _FAULTS:
-        own[...] = whole
-        _stop(recorder, "write")
-    return array
-
-
-def _function(self: Any, function: Any, _: Any, args: Any, kwargs: Any) -> Any:
-    recorder = _recorder(self) or next(filter(None, map(_recorder_of, args)), None)
-    if recorder is None:
-        return function(*plain(tuple(args)), **{k: plain(v) for k, v in kwargs.items()})
-    ours = _ours(function.__name__, function.__module__)
-    return _computed(recorder, ours, function, args, kwargs)
-
-
-def _method(name: str) -> Any:
-    of_numpy = getattr(np.ndarray, name)
-
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder = _recorder(self)
-        if recorder is None:
-            return of_numpy(plain(self), *plain(args), **kwargs)
-        ours = getattr(torch._numpy.ndarray, name, None)
-        return _computed(recorder, ours, of_numpy, (self, *args), kwargs)
-
-    method.__name__ = name
-    return method
-
-
-def _read(name: str) -> Any:
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder = _recorder(self)
-        if recorder is not None:
-            _stop(recorder, name)
-        return getattr(plain(self), name)(*plain(args), **kwargs)
-
-    method.__name__ = name
-    return method
-
-
-def _on_host(name: str) -> Any:
-    """`item()`, `tolist()`: what the tensor's gives."""
-
-    def method(self: Any, *args: Any) -> Any:
-        if _recorder(self) is None or args:
-            return getattr(plain(self), name)(*args)
-        return getattr(self.tensor, name)()
-
-    method.__name__ = name
-    return method
-
-
-def as_one(value: Any) -> Any:
-    """The tensor of a traced array of one element; another value as it is."""
-    return value.tensor if is_traced(value) and plain(value).size == 1 else value
-
-
-def as_number(value: Any) -> Any:
-    """The tensor of a number of NumPy's own; another value as it is."""
-    return value.tensor if is_traced(value) and value.number else value
-
-
-def reads_memory(function: Any) -> bool:
-    """Whether C code may read the memory of an array that it is given, and ask nobody."""
-    owner = getattr(function, "__self__", None)
-    if isinstance(function, type):
-        return function not in _ITERATING and not function.__flags__ & _HEAP_TYPE
-    known = function in _ITERATING or isinstance(owner, _CONTAINERS)
-    return isinstance(function, types.BuiltinFunctionType) and not known
-
-
-def _finalize(self: Any, of: Any) -> None:
-    """A view that NumPy makes by itself of a traced array: the graph does not know it."""
-    if type(of) is TracedArray and vars(of):
-        vars(self)["lost"] = vars(of).get("recording") or vars(of).get("lost")
-
-
-def _copy(self: Any, *_: Any) -> Any:
-    return self.copy()
-
-
-def _memory(name: str) -> Any:
-    """An attribute that shows the memory."""
-
-    def show(self: Any) -> Any:
-        recorder = _recorder(self)
-        if recorder is not None:
-            _stop(recorder, name)
-        return getattr(plain(self), name)
-
-    return property(show)
-
-
-def _set_attribute(self: Any, name: str, value: Any) -> None:
-    if name not in _LAYOUT:
-        object.__setattr__(self, name, value)
-        return
-    recorder = _recorder(self)
-    if recorder is not None:
-        _stop(recorder, f"a store to .{name}")
-    getattr(np.ndarray, name).__set__(self, value)
-
-
-def _size(name: str, ask: Callable[[torch.Tensor], Any]) -> Any:
-    """An attribute that follows from the sizes, which the tensor knows."""
-
-    def show(self: Any) -> Any:
-        return getattr(plain(self), name) if _recorder(self) is None else ask(self.tensor)
-
-    return property(show)
-
-
-def _len(self: Any) -> Any:
-    return len(plain(self)) if _recorder(self) is None else self.tensor.shape[0]
-
-
-def _part(name: str) -> Any:
-    def part(self: Any) -> Any:
-        recorder, get = _recorder(self), operator.attrgetter(name)
-        return get(plain(self)) if recorder is None else _computed(recorder, get, get, (self,), {})
-
-    return property(part)
-
-
-def _elements(self: Any) -> Any:
-    return iter([self[k] for k in range(scalars.plain(len(self)))])
-
-
-def _class() -> Any:
-    if np is None:
-        return None
-    space: dict[str, Any] = {name: _method(name) for name in _METHODS if hasattr(np.ndarray, name)}
-    space |= {name: _read(name) for name in _READS if hasattr(np.ndarray, name)}
-    space |= {name: property(_method(of)) for name, of in _VIEWS.items()}
-    space |= {name: _part(name) for name in ("real", "imag")}
-    space |= {name: _memory(name) for name in _MEMORY}
-    space |= {"__setattr__": _set_attribute, "__len__": _len}
-    space |= {name: _size(name, ask) for name, ask in _SIZES.items()}
-    space |= {"__copy__": _copy, "__deepcopy__": _copy, "__array_finalize__": _finalize}
-    space |= {name: _on_host(name) for name in ("item", "tolist")}
-    space["as_numpy_array"] = plain
-    space |= {"__array_ufunc__": _ufunc, "__array_function__": _function, "__iter__": _elements}
-    space["__setitem__"] = _store
-    return type("TracedArray", (np.ndarray,), space)
-
-
-TracedArray: Any = _class()
+def rows(recorder: Any, array: Any) -> list[Any]:
+    """What a loop over the array goes through."""
+    get = operator.getitem
+    count = scalars.concretize_scalar(recorder.arrays[id(array)].tensor.shape[0])
+    return [_computed(recorder, "__getitem__", (get, get), (array, k), {}) for k in range(count)]

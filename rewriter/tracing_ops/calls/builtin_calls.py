@@ -134,7 +134,7 @@ def _type(rec: Recorder, obj: Any, *more: Any, **kwargs: Any) -> Any:
     if more:
         return frame_reads.new_class(obj, *more, **kwargs)
     rec.known.touch(obj)
-    return type(traced_arrays.plain(obj) if traced_arrays.is_traced(obj) else scalars.plain(obj))
+    return type(scalars.plain(obj))
 
 
 def _len(rec: Recorder, obj: Any) -> int:
@@ -142,6 +142,9 @@ def _len(rec: Recorder, obj: Any) -> int:
         return obj.shape[0]
     if type(obj) in scalars.TRACED:
         return len(scalars.concretize_scalar(obj))
+    made = traced_arrays.entry(rec, obj)
+    if made is not None and obj.ndim:
+        return made.tensor.shape[0]
     method = None if isinstance(obj, torch.Tensor) else python_method(rec, obj, "__len__")
     if method is not None:
         answer: Any = rec.call(method, (obj,), {})
@@ -157,7 +160,7 @@ def _number(cls: Any) -> Callable[..., Any]:
     """`float(t)`, `int(t)`: the traced scalar of a tensor, or of another traced scalar."""
 
     def convert(rec: Recorder, *args: Any, **kwargs: Any) -> Any:
-        args = tuple(map(traced_arrays.as_one, args))
+        args = tuple(traced_arrays.as_one(rec, arg) for arg in args)
         if (
             len(args) == 1
             and not kwargs

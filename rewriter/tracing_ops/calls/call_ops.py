@@ -1,8 +1,10 @@
 """Calls while recording: who is called decides whether it runs rewritten, as it is, as an effect,
 or ends the recording."""
 
+import collections
 import copy
 import functools
+import operator
 import types
 from collections.abc import Callable
 from typing import Any
@@ -95,7 +97,7 @@ def call(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     decides."""
     if not (rec.active or rec.repeats_steps()):
         return rec.once(function, args, kwargs)
-    if rec.arrays_made and traced_arrays.among((*args, *kwargs.values())):
+    if traced_arrays.among(rec, (*args, *kwargs.values())):
         _check_arrays(rec, function)
     for takes, handle in HANDLERS:
         if takes(function):
@@ -246,9 +248,18 @@ def _is_ours(function: Any) -> bool:
     return module.partition(".")[0] == _OWN and module != stand_ins.__name__
 
 
+_HEAP_TYPE = 1 << 9  # of a class written in Python
+_WITHOUT_CONTENT = frozenset((id, operator.is_, operator.is_not, operator.itemgetter))
+
+
 def _check_arrays(rec: Recorder, function: Any) -> None:
+    """Code written in C may read the memory of an array that it is given, and ask nobody."""
+    owned = isinstance(owner_of(function), list | dict | set | tuple | collections.deque)
+    in_c = isinstance(function, types.BuiltinFunctionType) and not owned
+    in_c |= isinstance(function, type) and not function.__flags__ & _HEAP_TYPE
     known = number_calls.takes(function) or legacy_tensors.takes(function)
-    if traced_arrays.reads_memory(function) and not known:
+    known = known or number_calls.copies_arrays(function) or function in _WITHOUT_CONTENT
+    if in_c and not (known or _is_hashable_in(function, builtin_calls.HANDLERS)):
         name = getattr(function, "__name__", "a function")
         rec.stop(catalogue.OPAQUE_CALL, f"{name} of an array made of a tensor")
 

@@ -47,8 +47,8 @@ def call(rec: Recorder, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         return _unknown(rec, cls, args, kwargs)
     if all(type(size) is int for size in given):
         return torch.empty(given or (0,), dtype=dtype)
-    if len(given) == 1 and traced_arrays.is_traced(given[0]):
-        return given[0].tensor.to(dtype, copy=True)
+    if len(given) == 1 and traced_arrays.entry(rec, given[0]) is not None:
+        return traced_arrays.index_tensor(rec, given[0]).to(dtype, copy=True)
     if len(given) == 1 and constant_values.is_array(given[0]):
         moving = moving_arrays.as_input(rec, given[0])
         if moving is not None:

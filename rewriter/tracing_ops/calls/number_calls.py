@@ -37,8 +37,6 @@ def takes(function: Any) -> bool:
     if np is None or isinstance(function, type):
         return np is not None and isinstance(function, type) and issubclass(function, np.generic)
     owner = owner_of(function)
-    if traced_arrays.is_traced(owner):
-        return True
     if isinstance(function, np.ufunc) or isinstance(owner, np.ufunc | np.generic):
         return True
     module = getattr(function, "__module__", None) or ""
@@ -51,9 +49,7 @@ def takes(function: Any) -> bool:
 
 
 def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if traced_arrays.is_traced(owner_of(function)):
-        return function(*args, **kwargs)
-    if traced_arrays.among((*args, *kwargs.values())):
+    if traced_arrays.among(rec, (owner_of(function), *args, *kwargs.values())):
         return traced_arrays.call(rec, function, args, kwargs)
     array = [owner for owner in (owner_of(function),) if constant_values.is_array(owner)]
     items.guard_arguments(rec, (*array, *args), kwargs)
@@ -81,15 +77,18 @@ def makes_tensor(function: Any) -> bool:
     return function is torch.from_numpy
 
 
+def copies_arrays(function: Any) -> bool:
+    return function in _MAKERS or makes_tensor(function)
+
+
 def copies(function: Any, given: Any) -> bool:
     """Whether the function makes a tensor of an array."""
-    known = constant_values.is_array(given) or traced_arrays.is_traced(given)
-    return function in _MAKERS and known
+    return function in _MAKERS and traced_arrays.is_array_or_number(given)
 
 
 def from_array(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch.from_numpy(a)`, `torch.tensor(a)`."""
-    if len(args) == 1 and traced_arrays.is_traced(args[0]):
+    if len(args) == 1 and traced_arrays.is_traced(rec, args[0]):
         return traced_arrays.as_tensor(rec, function, args[0], kwargs)
     if len(args) == 1 and constant_values.is_array(args[0]) and set(kwargs) <= {"dtype"}:
         moving = moving_arrays.as_input(rec, args[0])
