@@ -6,12 +6,12 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...lowering import stored_graphs
 from ...lowering.autograd.double_backward import Differentiable
-from ...lowering.stored_recordings import StoredRecording, StoredRecordings
+from ...lowering.stored_recordings import Loaded, StoredRecording, StoredRecordings
 from ...runtime import diagnostics
 from ...runtime.background_budget import exclusive
 from ...runtime.environment.supported_torch import warn_if_untested
@@ -208,14 +208,18 @@ class CompiledFunction:
         if self._stored is None or not self._may_be_stored():
             return False
         found = self._stored.load(args, kwargs, self.eager)
-        if found is None:
-            return False
-        recording, entry = found
-        self.recordings.append(recording)
-        self._when_differentiated(entry)
-        self._dispatcher.add(entry)
-        self._called = True
-        return True
+        if found is not None:
+            self.take_over(self._stored, [found])
+        return found is not None
+
+    def take_over(self, stored: StoredRecordings, found: Iterable[Loaded]) -> None:
+        """Calls are served by what was loaded, too."""
+        self._stored = stored
+        for recording, entry in found:
+            self.recordings.append(recording)
+            self._when_differentiated(entry)
+            self._dispatcher.add(entry)
+            self._called = True
 
     def _may_be_stored(self) -> bool:
         """Whether nothing but calls is asked for: who watches what is recorded or compiled is to
@@ -557,9 +561,9 @@ class CompiledFunction:
             program: Any = step.program
             inner = program.program if isinstance(program, ForeignProgram) else program
             if isinstance(inner, Differentiable):
-                inner.when_seen = functools.partial(self._double_backward, entry)
+                inner.when_seen = functools.partial(self.double_backward, entry)
 
-    def _double_backward(self, entry: CacheEntry) -> None:
+    def double_backward(self, entry: CacheEntry) -> None:
         """A gradient through this entry is differentiated: from now on its calls run in eager."""
         entry.stays_eager = True
         why = (

@@ -241,7 +241,7 @@ def class_name(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-_codes: dict[int, tuple[types.CodeType, str]] = {}  # by identity: equal ones may differ in lines
+_codes: dict[int, tuple[Any, str]] = {}  # by identity: equal ones may differ in lines
 
 
 def code_digest(code: types.CodeType | None) -> str:

@@ -54,8 +54,8 @@ RUN = """
 import json, os, sys
 import torch
 import dynfix, helper, model
-from dynfix.lowering.stored_recordings import StoredRecording
-from dynfix.rewriter.capture.recording import Recording
+
+RECORDER = "dynfix.rewriter.frontend.compiled_function", "libcst", "dynfix.lowering.joint"
 
 torch.manual_seed(0)
 m, options, shape, dtype, grad = model.Model(), {}, (4, 6), torch.float32, True
@@ -69,9 +69,10 @@ def is_stored(change):
         try:
             exec(change, names)
             entry = dynfix.compile(m.to(names["dtype"]), options=names["options"])._dynfix_entry
+            assert "dynfix.rewriter.frontend.compiled_function" not in sys.modules
             with torch.set_grad_enabled(names["grad"]):
                 x = torch.randn(names["shape"], dtype=names["dtype"], requires_grad=names["grad"])
-                os._exit(entry._stored.load((m, x), {}, m) is not None)
+                os._exit(entry.stored.load((m, x), {}, m) is not None)
         finally:
             os._exit(2)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -96,11 +97,13 @@ with torch.set_grad_enabled(grad):
         x = torch.randn(shape, dtype=dtype)
         for got, want in zip(result(compiled, x), result(m, x), strict=True):
             torch.testing.assert_close(got, want)
-kinds = [type(each) for each in compiled._dynfix_entry.recordings]
-print(json.dumps([kinds.count(Recording), kinds.count(StoredRecording)]))
+loaded = [name for name in RECORDER if name in sys.modules]
+kinds = [type(each).__name__ for each in compiled._dynfix_entry.recordings]
+assert not loaded or "Recording" in kinds, loaded
+print(json.dumps([kinds.count("Recording"), kinds.count("StoredRecording")]))
 """
 FILES = {"helper.py": HELPER, "model.py": MODEL, "run.py": RUN}
-LOADED = "dynfix.rewriter.frontend.api"
+LOADED = "dynfix.rewriter.frontend.compiling"
 NOTHING_RECORDED, NOTHING_STORED = [0, 1], [1, 0]
 
 
