@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from ..runtime.cache import disk_cache, entries
-from ..runtime.cache.live_objects import Digests, class_name, replaced_functions
+from ..runtime.cache.live_objects import Digests, class_name, is_of, replaced_functions
 from ..runtime.cache.named_functions import Unnamed
 from ..runtime.cache.plain_data import Unstorable
 from ..runtime.cache.surroundings import of_call, of_gpus, of_process
@@ -31,6 +31,7 @@ from ..runtime.options import Options
 from ..runtime.package.recording_data import RecordingDecoder
 from ..runtime.programs.entry import CacheEntry, ReplayPlan
 from ..runtime.programs.steps import Feed, GraphStep
+from ..runtime.signals import reach_the_user
 from .autograd.double_backward import Differentiable, StoredGraphModule
 from .autograd.result_views import ResultOrigin
 from .stored_graphs import function_of
@@ -117,10 +118,10 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _kind(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
+    if is_of(value, torch.Tensor):
         kinds = value.dtype, value.device.type, value.dim(), value.requires_grad
         return f"{class_name(type(value))} {kinds}"
-    training = value.training if isinstance(value, torch.nn.Module) else ""
+    training = vars(value).get("training") if is_of(value, torch.nn.Module) else ""
     return f"{class_name(type(value))} {training}"
 
 
@@ -153,6 +154,7 @@ class StoredRecordings:
         self._own: set[str] = set()  # keys under which this process stored
         self.key: str | None = None  # of the last call that was asked for
 
+    @reach_the_user()
     @gc_paused()
     def load(self, args: tuple[Any, ...], kwargs: dict[str, Any], eager: Any) -> Loaded | None:
         """A stored recording that serves the call, or None."""

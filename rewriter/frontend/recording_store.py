@@ -44,6 +44,8 @@ def _data(fn: Any, recording: Recording, entry: CacheEntry) -> dict[str, Any]:
         raise Unstorable("modes of torch")
     if recording.only_here:
         raise Unstorable(recording.only_here)
+    if any(device.type != "cpu" for device in plan.devices):
+        raise Unstorable("a call on GPUs")
 
     def size_of(recipe: Recipe) -> SizeFunction | None:
         known = isinstance(recipe, SizeOf) and symbols is not None

@@ -56,6 +56,11 @@ class GlobalNames:
         self.__dict__ = names
 
 
+def is_of(obj: Any, *kinds: type) -> bool:
+    """As `isinstance`, which would run what a class of the user's says that its objects are."""
+    return issubclass(type(obj), kinds)
+
+
 # ---- names
 
 
@@ -88,7 +93,7 @@ def _loaded(name: str) -> Any:
 
 
 def _module_name(obj: Any) -> str | None:
-    name = getattr(obj, "__name__", None) if isinstance(obj, types.ModuleType) else None
+    name = vars(obj).get("__name__") if is_of(obj, types.ModuleType) else None
     return name if isinstance(name, str) and sys.modules.get(name) is obj else None
 
 
@@ -101,7 +106,7 @@ def _globals_name(obj: Any) -> str | None:
 
 
 def _text(obj: Any) -> str | None:
-    if not callable(obj) or isinstance(obj, types.FunctionType | type):
+    if not is_of(obj, *_IN_C, torch._ops.OpOverloadPacket):
         return None
     try:
         text = text_of(obj)
@@ -121,16 +126,16 @@ def _qualified(obj: Any, names: Iterable[tuple[str, str]]) -> list[str] | None:
 
 
 def _qualified_names(obj: Any) -> Iterator[tuple[str, str]]:
-    if isinstance(obj, enum.Enum):
+    if is_of(obj, enum.Enum):
         yield type(obj).__module__, f"{type(obj).__qualname__}.{obj.name}"
-    elif isinstance(obj, _DESCRIPTORS):
+    elif is_of(obj, *_DESCRIPTORS):
         owner = obj.__objclass__
         yield owner.__module__, f"{owner.__qualname__}.{obj.__name__}"
-    elif isinstance(obj, property | staticmethod | classmethod):
-        getter = obj.fget if isinstance(obj, property) else obj.__func__
+    elif is_of(obj, property, staticmethod, classmethod):
+        getter = obj.fget if is_of(obj, property) else obj.__func__
         yield from _qualified_names(getter)
-    elif callable(obj) and isinstance(getattr(obj, "__qualname__", None), str):
-        yield str(obj.__module__ or "builtins"), obj.__qualname__
+    elif is_of(obj, types.FunctionType, type, functools._lru_cache_wrapper, *_IN_C):
+        yield str(obj.__module__ or "builtins"), str(obj.__qualname__)
         yield from (("types", name) for name, value in vars(types).items() if value is obj)
 
 
@@ -138,7 +143,9 @@ def _inside(module: types.ModuleType, name: str) -> Any:
     """What lies there, as it is stored. Raises AttributeError."""
     found: Any = module
     for part in name.split("."):
-        places = found.__mro__ if isinstance(found, type) else [found]
+        if not is_of(found, type, types.ModuleType):
+            raise AttributeError(part)
+        places = found.__mro__ if is_of(found, type) else [found]
         held = next((vars(place) for place in places if part in vars(place)), None)
         if held is None:
             raise AttributeError(part)
@@ -166,34 +173,34 @@ class Digests:
         return self._found[id(obj)][1]
 
     def _text(self, obj: Any) -> str:
-        if isinstance(obj, types.CodeType):
+        if is_of(obj, types.CodeType):
             return code_digest(obj)
-        if isinstance(obj, types.FunctionType):
+        if is_of(obj, types.FunctionType):
             return self._function(obj)
-        if isinstance(obj, type):
+        if is_of(obj, type):
             return self._class(obj)
         if type(obj) in (tuple, frozenset):
             parts = map(self.of, obj)
             return f"{type(obj).__name__} {[*parts] if type(obj) is tuple else sorted(parts)}"
-        if isinstance(obj, property):
+        if is_of(obj, property):
             return f"property {[self.of(each) for each in (obj.fget, obj.fset, obj.fdel)]}"
-        if isinstance(obj, staticmethod | classmethod | types.MethodType):
+        if is_of(obj, staticmethod, classmethod, types.MethodType):
             return f"{class_name(type(obj))} {self.of(obj.__func__)}"
-        if isinstance(obj, functools._lru_cache_wrapper):
+        if is_of(obj, functools._lru_cache_wrapper):
             return f"cached {self.of(obj.__wrapped__)}"
-        if isinstance(obj, types.ModuleType):
-            return f"module {obj.__name__} {getattr(obj, '__file__', '')}"
-        if isinstance(obj, functools.partial):
+        if is_of(obj, types.ModuleType):
+            return f"module {vars(obj).get('__name__')} {vars(obj).get('__file__')}"
+        if is_of(obj, functools.partial):
             return f"partial {self.of(obj.func)} {self.of(obj.args)} {[*obj.keywords]}"
-        if isinstance(obj, enum.Enum):
+        if is_of(obj, enum.Enum):
             return f"{class_name(type(obj))} {obj.name} {self.of(obj.value)}"
-        if isinstance(obj, re.Pattern):
+        if is_of(obj, re.Pattern):
             return f"pattern {obj.pattern!r} {obj.flags}"
-        if isinstance(obj, _SHOWN) or type(obj).__module__ == "typing":
+        if is_of(obj, *_SHOWN) or type(obj).__module__ == "typing":
             return f"{class_name(type(obj))} {obj!r}"
-        if isinstance(obj, _IN_C):
+        if is_of(obj, *_IN_C):
             return f"{class_name(type(obj))} {obj.__qualname__}"
-        if type(obj) is object or isinstance(obj, _PARTS_GUARDED) or is_of_python(type(obj)):
+        if type(obj) is object or is_of(obj, *_PARTS_GUARDED) or is_of_python(type(obj)):
             return f"object {self.of(type(obj))}"
         raise Unstorable(f"what a {class_name(type(obj))} holds")
 
@@ -206,9 +213,9 @@ class Digests:
 
     def _cell(self, content: Any) -> str:
         """Variables are read by path, so that they are guarded."""
-        if isinstance(content, type):
+        if is_of(content, type):
             return class_name(content)
-        fixed = isinstance(content, types.FunctionType)
+        fixed = is_of(content, types.FunctionType)
         return self.of(content) if fixed else class_name(type(content))
 
     def _class(self, cls: type) -> str:
@@ -219,14 +226,14 @@ class Digests:
         methods = {
             key: self.of(value)
             for key, value in vars(cls).items()
-            if isinstance(value, types.FunctionType | property | staticmethod | classmethod)
+            if is_of(value, types.FunctionType, property, staticmethod, classmethod)
         }
         return f"{name} {sorted(methods.items())}"
 
 
 def is_of_python(cls: type) -> bool:
     """Whether a class statement made it, so that its objects keep attributes of their own."""
-    return bool(cls.__flags__ & 1 << 9) and "__dict__" in dir(cls)  # Py_TPFLAGS_HEAPTYPE
+    return bool(cls.__flags__ & 1 << 9) and cls.__dictoffset__ != 0  # Py_TPFLAGS_HEAPTYPE
 
 
 def _cells(fn: types.FunctionType) -> Iterator[Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..cache.live_objects import Digests, GlobalNames, by_name, is_of_python, name_of
+from ..cache.live_objects import Digests, GlobalNames, by_name, is_of, is_of_python, name_of
 from ..cache.plain_data import Unstorable
 from ..guards import access_paths, guard_checks
 from ..guards.guard import Guard
@@ -70,7 +70,7 @@ class RecordingEncoder(CallEncoder):
             elif isinstance(check, guard_checks.ClassAttr):
                 self._found.setdefault(id(check.arg), (guard.path, check.name))
             for name in _PARTS:
-                if isinstance(check.arg, property | staticmethod | classmethod):
+                if is_of(check.arg, property, staticmethod, classmethod):
                     part = getattr(check.arg, name, None)
                     self._held.setdefault(id(part), (check.arg, name))
 
@@ -86,7 +86,7 @@ class RecordingEncoder(CallEncoder):
 
     def encode(self, value: Any) -> Any:
         """What somebody could change, or compares by identity, is a live object."""
-        if isinstance(value, access_paths.Path):
+        if is_of(value, access_paths.Path):
             return ["path", self._path(value)]
         return super().encode(value) if _is_plain(value) else self._object(value)
 
@@ -114,14 +114,13 @@ class RecordingEncoder(CallEncoder):
         name = name_of(value, label)
         if name is not None:
             return ["named", self._digests.of(value), *name]
-        if value is getattr(self._root, "__globals__", None):
+        if is_of(self._root, types.FunctionType) and value is self._root.__globals__:
             return ["root_globals"]
         if id(value) in self._held and id(value) not in self._found:
             holder, part = self._held[id(value)]
             return ["part", self._digests.of(value), self._object(holder)[1], part]
         if id(value) not in self._found:
-            named = getattr(value, "__qualname__", "") or label
-            raise Unstorable(f"a {type(value).__name__} that nothing leads to: {named}")
+            raise Unstorable(f"a {type(value).__name__} that nothing leads to: {label}")
         path, name_in_class = self._found[id(value)]
         return ["at", self._digests.of(value), self._path(path), name_in_class]
 
@@ -179,15 +178,14 @@ class RecordingEncoder(CallEncoder):
 
 def _is_plain(value: Any) -> bool:
     """Whether it is written by value, or by a name that all processes share."""
-    if isinstance(value, Recipe | TensorMeta | SizeFunction | type):
+    if is_of(value, Recipe, TensorMeta, SizeFunction, type):
         return True
-    if isinstance(value, functools.partial):
+    if is_of(value, functools.partial):
         return not value.keywords
-    if callable(value):
-        return isinstance(value, types.FunctionType | types.BuiltinFunctionType) and (
-            value in _FUNCTION_NAMES
-        )
-    return not isinstance(value, list | dict | set | torch.Tensor) and not is_of_python(type(value))
+    if is_of(value, types.FunctionType, types.BuiltinFunctionType):
+        return value in _FUNCTION_NAMES
+    changed = is_of(value, list, dict, set, torch.Tensor) or is_of_python(type(value))
+    return not (changed or callable(value))
 
 
 class RecordingDecoder(CallDecoder):
