@@ -129,7 +129,7 @@ def _with_library_calls(segment: Segment, options: Options) -> Callable[..., Any
 
 def _unwrapped(segment: Segment, options: Options, examples: list[Any]) -> Callable[..., Any]:
     program = _compiled(write_out_numbers(segment.module), options, examples, None)
-    return Differentiable(program, segment.module, segment.metas, segment.random)
+    return Differentiable(program, RecordedGraph(segment.module, segment.metas, segment.random))
 
 
 def _place(
