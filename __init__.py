@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from .rewriter.frontend.api import (
         ExplainOutput,
         allow_in_graph,
-        compile,
         disable,
         explain,
         graph_break,
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
         substitute_in_graph,
         wrap_numpy,
     )
+    from .rewriter.frontend.compiling import compile
     from .rewriter.frontend.config import config
     from .rewriter.frontend.stances import set_stance
     from .rewriter.lock.lock_run import lock
@@ -69,12 +69,11 @@ _PUBLIC = {
         "codemods.eager_operators": "eager_op",
         "codemods.fixed_programs": "captures_reads read_ahead",
         "rewriter.frontend.api": (
-            "compile explain ExplainOutput reset graph_break disable allow_in_graph is_compiling"
-            " package"
-            " package"
+            "explain ExplainOutput reset graph_break disable allow_in_graph is_compiling package"
         ),
         "lowering.packages": "load load_compiled_function",
         "rewriter.frontend.compile_logs": "set_logs",
+        "rewriter.frontend.compiling": "compile",
         "rewriter.frontend.config": "config",
         "rewriter.dynrun.install": "install",
         "rewriter.frontend.stances": "set_stance",
@@ -165,7 +164,7 @@ _INTERNAL = {
     "with_drivers": "rewriter.graph_breaks.step_driver",
     "OptimizedModule": "rewriter.dynrun.optimized_module",
     "step_function": "rewriter.dynrun.step_function",
-    "compile_begun": "rewriter.frontend.api",
+    "compile_begun": "rewriter.frontend.compiling",
     "compiled_step": "rewriter.dynrun.step_function",
     "load_ipython_extension": "rewriter.dynrun.magics",
 }

@@ -13,13 +13,13 @@ from collections.abc import Callable
 
 import torch
 from dynfix.lowering.decompositions.decompose import decompositions
-from dynfix.lowering.gc_pause import gc_paused
 from dynfix.lowering.loops import storage
 from dynfix.lowering.loops.ir import Batch, Group
 from dynfix.lowering.lowerings.lower import lower_graph
 from dynfix.lowering.passes import CPU, LOOPS, passes_of
 from dynfix.lowering.targets.cpp.cpp_target import printed
 from dynfix.lowering.targets.extern import placeable
+from dynfix.runtime.gc_pause import gc_paused
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F

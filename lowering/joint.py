@@ -11,6 +11,7 @@ from torch.fx import Graph, GraphModule, Node
 from ..runtime.background_budget import imports
 from ..runtime.build import building
 from ..runtime.compilers import time_limit
+from ..runtime.gc_pause import gc_paused
 from ..runtime.gpu import tools
 from ..runtime.options import Options
 from .autograd import missing_gradients
@@ -20,7 +21,6 @@ from .autograd.unbuilt import built_or_run
 from .decompositions.decompose import decompositions
 from .decompositions.pool_offsets import keep_offsets
 from .decompositions.random_numbers import with_seeds
-from .gc_pause import gc_paused
 from .graph import complex_numbers, effect_tokens
 from .graph.dead_rng import keep_dead_rng
 from .graph.graph_modules import graph_module

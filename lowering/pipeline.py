@@ -10,11 +10,11 @@ from torch.fx import GraphModule
 from ..runtime.background_budget import checkpoint
 from ..runtime.diagnostics import log
 from ..runtime.errors import LoweringError
+from ..runtime.gc_pause import gc_paused
 from ..runtime.gpu.cuda_graphs import GraphedProgram, HostPrologue
 from ..runtime.gpu.launch_triton import SequentialLaunch, made_of
 from ..runtime.options import TARGET_NAMES, Options
 from ..runtime.programs.program import Program
-from .gc_pause import gc_paused
 from .graph.attention_blocks import compile_attention
 from .graph.control_flow import compile_bodies, is_choice
 from .host_device_split import is_of_host, split_host_device

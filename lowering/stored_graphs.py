@@ -13,11 +13,11 @@ from ..runtime.cache import entries, program_data
 from ..runtime.cache.named_functions import Unnamed
 from ..runtime.cache.plain_data import Unstorable
 from ..runtime.diagnostics import log
+from ..runtime.gc_pause import gc_paused
 from ..runtime.options import Options
 from ..runtime.programs.launch import Library
 from .autograd import missing_gradients
 from .autograd.direct_calls import CallMetadata, plain_call
-from .gc_pause import gc_paused
 from .graph import graph_key
 
 BACKWARD = "backward"
@@ -40,10 +40,12 @@ class StoredGraph:
     """The place of one graph's program. `load` finds what another process stored; a compilation
     tells `compiled` and `finished` what it made, which is stored once its last program is there: a
     backward is compiled when it is first asked for. `data`: what was stored, or found. Without a
-    key it is nowhere else. `refused`: why nothing can be stored."""
+    key it is nowhere else. `refused`: why nothing can be stored. `when_stored` is called once it
+    is."""
 
     data: dict[str, Any] | None = None
     refused: Exception | None = None
+    when_stored: Callable[[], None] | None = None
 
     def __init__(self, key: str | None, origins: Sequence[str]) -> None:
         self.key, self.origins = key, origins
@@ -108,6 +110,8 @@ class StoredGraph:
             self.data = {**(self._around or {}), "programs": programs, "zero": zero}
             if self.key is not None:
                 entries.write(self.key, self.data)
+            if self.when_stored is not None:
+                self.when_stored()
         except Exception as reason:  # the program serves this process in any case
             self._refuse(reason)
 

@@ -16,6 +16,10 @@ from importgraph import file_loads_torch
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
+# Tests look at what is recorded; `tests/api/test_stored_recordings.py` switches it on.
+os.environ.setdefault("DYNFIX_STORED_RECORDINGS", "0")
+
+
 def pytest_configure(config):
     if "DYNFIX_CACHE_DIR" not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="dynfix-tests-", ignore_cleanup_errors=True)

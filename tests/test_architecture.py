@@ -71,7 +71,8 @@ def test_no_function_local_import_of_our_own_modules():
 def test_modules_of_ours_are_loaded_by_name_in_listed_places_only():
     """The package's lazy table, which keeps torch out of `import dynfix`; LibCST, which costs 0.2 s
     to load; the compiler, which stored programs do without; AOTAutograd, which graphs without
-    gradients do without; patterns, which recordings without breaks do without; operators of ours,
+    gradients do without; the recorder, which calls that stored recordings serve do without; patterns,
+    which recordings without breaks do without; operators of ours,
     which take long to register; and the parts of the command that most runs do without."""
     by_name = re.compile(
         r"import_module\(f?[\"'](\.|\{__name__\}|dynfix)|import_module\([^)]*__package__"
@@ -87,6 +88,8 @@ def test_modules_of_ours_are_loaded_by_name_in_listed_places_only():
             "rewriter.source.intents",
             "rewriter.frontend.segment_programs",
             "rewriter.frontend.compile_logs",
+            "rewriter.frontend.compiling",
+            "rewriter.frontend.stored_function",
         ),
         *("lowering.stored_graphs", "lowering.joint", "codemods.cli.on_demand"),
         *("rewriter.capture.rewrites.branch_rewrites", "lowering.graph.rnn"),

@@ -17,7 +17,7 @@ from ...runtime.cache import entries
 from ...runtime.errors import BuildError, LoweringError, UnexpectedResult
 from ...runtime.signals import is_of_a_handler
 from ...runtime.torch_headers import torch_parts
-from ..graph import graph_key
+from ..graph import graph_key, graph_transfer
 from . import eager_rerun, missing_gradients, tangent_layout, unbuilt, unversioned_mutation
 from .call_modes import autocasts, cuda_state
 from .direct_calls import program_in
@@ -29,36 +29,87 @@ _NONE = frozenset[int]()
 KEPT_NUMEL = 1 << 16  # elements of a written input that are copied, in case it is needed again
 
 
+class RecordedGraph:
+    """The torch-level graph of a segment and its inputs, which a later derivative runs again.
+    `random`: whether it draws random numbers; `uncounted`: inputs whose versions stay as they
+    are."""
+
+    def __init__(
+        self,
+        module: torch.fx.GraphModule,
+        metas: Sequence[Any],
+        random: bool,
+        uncounted: Sequence[int] = (),
+    ) -> None:
+        self.module, self.metas, self.random, self.inputs = module, metas, random, len(metas)
+        self.uncounted = tuple({*unversioned_mutation.uncounted(module), *uncounted})
+        self.with_gradients = [i for i, meta in enumerate(metas) if meta.requires_grad]
+
+    def to_bytes(self) -> bytes:
+        """For another process of this installation. Raises what pickling raises, and Unnamed."""
+        return graph_transfer.to_bytes(self.module, tuple(self.metas))
+
+
+class StoredGraphModule:
+    """The same of another process, whose graph is made where it is needed. `data`: its bytes; None
+    where nothing has a gradient."""
+
+    def __init__(
+        self,
+        data: bytes | None,
+        inputs: int,
+        with_gradients: Sequence[int],
+        uncounted: Sequence[int],
+        random: bool,
+    ) -> None:
+        self._data, self.inputs, self.random = data, inputs, random
+        self.with_gradients, self.uncounted = list(with_gradients), tuple(uncounted)
+
+    @functools.cached_property
+    def _made(self) -> tuple[torch.fx.GraphModule, Any]:
+        if self._data is None:
+            raise LoweringError("the graph has no gradients")
+        return graph_transfer.from_bytes(self._data)
+
+    @property
+    def module(self) -> torch.fx.GraphModule:
+        return self._made[0]
+
+    @property
+    def metas(self) -> Any:
+        return self._made[1]
+
+    def to_bytes(self) -> bytes:
+        return self._data or b""
+
+
 class Differentiable:
-    """A compiled segment with a second derivative. `module`: its torch-level graph; `metas`: its
-    inputs; `random`: whether it draws random numbers; `kept_under`: the key under which its program
-    is kept, if it is; `made`: how eager made its results; `uncounted`: inputs whose versions stay
-    as they are. `when_seen` is called once a gradient is asked to be differentiable. `writes`, the
-    positions of the inputs that it writes, is known after the first call."""
+    """A compiled segment with a second derivative. `graph`: what it was recorded as; `kept_under`:
+    the key under which its program is kept, if it is; `made`: how eager made its results; `stored`:
+    the place of its program. `when_seen` is called once a gradient is asked to be differentiable.
+    `writes`, the positions of the inputs that it writes, is known after the first call."""
 
     when_seen: Callable[[], None] | None = None
 
     def __init__(
         self,
         program: Callable[..., Any],
-        module: torch.fx.GraphModule,
-        metas: Sequence[Any],
-        random: bool,
+        graph: RecordedGraph | StoredGraphModule,
         kept_under: str | None = None,
         made: Sequence[ResultOrigin] = (),
-        uncounted: Sequence[int] = (),
+        stored: Any = None,
     ) -> None:
-        self.program, self.module, self.metas, self.random = program, module, metas, random
+        self.program, self.graph, self.made, self.stored = program, graph, made, stored
+        self.random, self._uncounted = graph.random, graph.uncounted
         self.kept_under, self._views = kept_under, ResultViews(made)
         self.writes: tuple[int, ...] | None = None
-        self._uncounted = tuple({*unversioned_mutation.uncounted(module), *uncounted})
         idle: frozenset[int] = getattr(program, "idle", frozenset())
-        self.read = frozenset(range(len(metas))) - idle
+        self.read = frozenset(range(graph.inputs)) - idle
         self.copied: frozenset[int] = _NONE
-        self.drawing: tuple[str, ...] = getattr(program, "drawing", ()) if random else ()
+        self.drawing: tuple[str, ...] = getattr(program, "drawing", ()) if self.random else ()
         self._way: tuple[int, ...] | None = None
         self._no_history = False  # of the results: nobody can ask for a gradient
-        self._with_gradients = [i for i, meta in enumerate(metas) if meta.requires_grad]
+        self._with_gradients = graph.with_gradients
         self._order: tuple[int, ...] | None = None
         self._node_facts: dict[str, Any] | None = getattr(program, "node_facts", None)
         self._native: Callable[..., Any] | None = None
@@ -130,7 +181,7 @@ class Differentiable:
         self._when_native.clear()
 
     def _history(self) -> EagerHistory:
-        return EagerHistory(self.module, self.metas, autocasts(), self.kept_under)
+        return EagerHistory(self.graph, autocasts(), self.kept_under)
 
     def _in_order(self, tensors: tuple[Any, ...]) -> list[Any]:
         """The inputs; leaves with a node each, which autograd comes to in the order in which eager
@@ -430,7 +481,7 @@ def _usual(
 
 def _place(call: DifferentiableCall) -> str:
     """The user's line."""
-    return next(filter(None, graph_key.origins_of(call.owner.module)), "")
+    return next(filter(None, graph_key.origins_of(call.owner.graph.module)), "")
 
 
 def _in_eager(error: Exception, cls: Any, call: DifferentiableCall, kept: list[Any]) -> int | None:

@@ -7,6 +7,7 @@ later through those that the first backward did not reach.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -26,19 +27,21 @@ _PART = ".leads"
 
 
 class EagerHistory:
-    """Of one segment. `module`: its torch-level graph; `metas`: its inputs; `contexts`: makers of
-    the autocast contexts that were in force; `kept_under`: the key of what other processes found
-    out of this graph."""
+    """Of one segment. `graph`: its torch-level `module` and the `metas` of its inputs; `contexts`:
+    makers of the autocast contexts that were in force; `kept_under`: the key of what other
+    processes found out of this graph."""
 
     def __init__(
         self,
-        module: torch.fx.GraphModule,
-        metas: Sequence[Any],
+        graph: Any,
         contexts: Sequence[Callable[[], Any]],
         kept_under: str | None = None,
     ) -> None:
-        self.module, self.metas, self.contexts = keep_rnns(module), metas, contexts
-        self.kept_under = kept_under
+        self._graph, self.contexts, self.kept_under = graph, contexts, kept_under
+
+    @functools.cached_property
+    def module(self) -> torch.fx.GraphModule:
+        return keep_rnns(self._graph.module)
 
     @contextlib.contextmanager
     def _run(
@@ -51,7 +54,7 @@ class EagerHistory:
             for make in self.contexts:
                 stack.enter_context(make())
             stack.enter_context(PacedFakeMode(allow_non_fake_inputs=True))
-            inputs = [meta.fake() for meta in self.metas]
+            inputs = [meta.fake() for meta in self._graph.metas]
             with contextlib.nullcontext() if watched is None else watched(inputs):
                 results = forward_of(self.module)(*inputs)
             yield inputs, results

@@ -74,9 +74,9 @@ def _again(call: Any, unread: frozenset[int]) -> tuple[list[Any], list[Any], Seq
             stack.enter_context(_random_numbers().Redrawn(owner.drawing))
         if unread:
             given = [_UNREAD if i in unread else each for i, each in enumerate(fed)]
-            results = _Part(owner.module).run(*given)
+            results = _Part(owner.graph.module).run(*given)
         else:
-            results = owner.module(*fed)
+            results = owner.graph.module(*fed)
     return inputs, fed, results if isinstance(results, tuple | list) else (results,)
 
 

@@ -43,7 +43,8 @@ class Recording:
     where that mattered; `sites`: its graph breaks; `symbols`: its symbolic sizes,
     if inputs have any; `static_metas`: what those inputs were; `numbers`: the integers among the
     inputs that graphs take, as they were; `fed`: the floats that Python makes for the graphs;
-    `rewritten`: what patterns changed in its functions."""
+    `rewritten`: what patterns changed in its functions; `only_here`: why it stands for no call of
+    another process, '' where it may."""
 
     segments: tuple[Segment, ...]
     outcomes: tuple[tuple[int, Recipe, Any], ...]
@@ -60,6 +61,7 @@ class Recording:
     fed: tuple[Recipe, ...] = ()
     compile_times: dict[str, float] = dataclasses.field(default_factory=dict)
     rewritten: tuple[Any, ...] = ()
+    only_here: str = ""
     _guards_hold: bool | None = None
 
     def entry(
@@ -403,6 +405,7 @@ def _assemble(
         recorder.static_metas,
         numbers,
         tuple(recorder.fed),
+        only_here=recorder.only_here,
     )
 
 

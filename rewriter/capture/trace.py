@@ -71,6 +71,7 @@ class Recorder(ReadRecorder):
         self.made_parameters: list[TracedTensor] = []
         self.hooks: list[Any] = []  # that the graph registers
         self.name_holders: dict[int, Any] = {}
+        self.only_here = ""  # why what is recorded stands for no call of another process
         self.reshaped: dict[
             TracedTensor, TracedTensor
         ] = {}  # inputs in another shape, and as they were given

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from ...lowering.autograd.double_backward import Differentiable
+from ...lowering.autograd.double_backward import Differentiable, RecordedGraph
 from ...lowering.fake_tensor_mode import PacedFakeMode
 from ...lowering.graph.tensor_numbers import write_out_numbers
 from ...runtime import backends
@@ -143,7 +143,7 @@ class Verified:
         """The program with the backward that calls get."""
         if self.options.backend not in ("native", "aot_eager"):
             return program
-        return Differentiable(program, module, metas, self.segment.random)
+        return Differentiable(program, RecordedGraph(module, metas, self.segment.random))
 
 
 def verify_calls(calls: int, path: str = "repro.py") -> Verification:

@@ -73,6 +73,11 @@ def _show(names: Iterable[str]) -> None:
         stored_graphs.watchers.remove(_kernels)
 
 
+def shown() -> bool:
+    """Whether any log is."""
+    return bool(_shown)
+
+
 class _Stderr(logging.Handler):
     """Writes to what `sys.stderr` is at that time."""
 

@@ -2,13 +2,16 @@
 function is."""
 
 import functools
+import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from ...lowering import stored_graphs
 from ...lowering.autograd.double_backward import Differentiable
+from ...lowering.stored_recordings import Loaded, StoredRecording, StoredRecordings
 from ...runtime import diagnostics
 from ...runtime.background_budget import exclusive
 from ...runtime.environment.supported_torch import warn_if_untested
@@ -29,8 +32,9 @@ from ..capture.repeatable import Again, Generators
 from ..capture.trace import Recorder
 from ..graph_breaks import split_function
 from ..graph_breaks.split_benchmark import PartTrial, SplitTrial, is_dropped
+from ..instrument import emit
 from ..tracing_ops.calls import call_ops
-from . import compile_logs, stances
+from . import compile_logs, recording_store, segment_programs, stances
 from .background import Background
 from .compiled_versions import Variants, forget_places
 from .deferred_compile import Deferred, guards_already_stale
@@ -83,7 +87,7 @@ class CompiledFunction:
         self.eager = fn  # what serves a call that is neither compiled nor recorded
         self._family, self._depth = family, depth
         self._opened: Callable[..., Any] | None = None
-        self.recordings: list[Recording | Failed] = []
+        self.recordings: list[Recording | Failed | StoredRecording] = []
         self.background: Background | None = None  # who builds, if not the call itself
         self.recompiles: list[str] = []  # why a call was recorded that entries did not serve
         self.switchovers: list[Switchover] = []
@@ -94,6 +98,7 @@ class CompiledFunction:
         self.moving = DynamicInputs()
         self._rerecordings = Rerecordings(self.name)
         self._first = FirstCall(fn, options)
+        self._stored = None if family is not None else StoredRecordings(fn, options)
         most = options.recompile_limit // (1 if family is None else MORE_VARIANTS)
         self._variants = Variants(self.name, options, most)
         self._dispatcher = Dispatcher(self._record, options.recompile_limit)
@@ -175,6 +180,8 @@ class CompiledFunction:
         that patterns rewrote, after an earlier recording."""
         if self._stays_eager:
             return self._uncaptured(args, kwargs)
+        if changed is None and self._take_stored(args, kwargs):
+            return self._dispatcher(args, kwargs)
         first, self._called = not self._called, True
         if (
             stances.forbid_recording(self.name, first, lambda: self._why_missed(args, kwargs))
@@ -195,6 +202,38 @@ class CompiledFunction:
             if self.background is not None:
                 exclusive.release()
                 self.background.recorded(time.perf_counter() - start)
+
+    def _take_stored(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether an earlier process recorded such a call: its entry serves from now on."""
+        if self._stored is None or not self._may_be_stored():
+            return False
+        found = self._stored.load(args, kwargs, self.eager)
+        if found is not None:
+            self.take_over(self._stored, [found])
+        return found is not None
+
+    def take_over(self, stored: StoredRecordings, found: Iterable[Loaded]) -> None:
+        """Calls are served by what was loaded, too."""
+        self._stored = stored
+        for recording, entry in found:
+            self.recordings.append(recording)
+            self._when_differentiated(entry)
+            self._dispatcher.add(entry)
+            self._called = True
+
+    def _may_be_stored(self) -> bool:
+        """Whether nothing but calls is asked for: who watches what is recorded or compiled is to
+        see it in each process."""
+        watched = (watchers, emit.watchers, stored_graphs.watchers, *segment_programs.watchers())
+        return (
+            os.environ.get("DYNFIX_STORED_RECORDINGS", "1") != "0"
+            and self.background is None
+            and not any(watched)
+            and not compile_logs.shown()
+            and stances.state.now == stances.Stance()
+            and len(self._dispatcher.entries) < self.options.recompile_limit
+            and not is_transformed()
+        )
 
     def _begin_alone(self) -> bool:
         """Whether nobody else records; nor compiles in the background, where this one may wait."""
@@ -353,14 +392,14 @@ class CompiledFunction:
         failures += [f for each in waiting if (f := each.guard_set.explain(args, kwargs))]
         for failure in failures:
             self.moving.note_number(failure.guard)
-        for recording in (*self._captured(), *waiting):
+        for recording in (*self._captured(StoredRecording), *self._captured(), *waiting):
             self.moving.note_floats(recording.guards, args, kwargs)
             self.moving.note_counters(recording.guards, args, kwargs)
             self.moving.note_sizes(recording.guards, args, kwargs)
             self.moving.note_arrays(recording.guards, args, kwargs)
 
-    def _captured(self) -> list[Recording]:
-        return [recording for recording in self.recordings if isinstance(recording, Recording)]
+    def _captured(self, kind: type[Any] = Recording) -> list[Any]:
+        return [recording for recording in self.recordings if isinstance(recording, kind)]
 
     @suppress_warnings()
     def _finished(
@@ -473,6 +512,9 @@ class CompiledFunction:
         elif (entry := self._entry(recording)) is not None:
             self._dispatcher.add(entry)
             self._first.served(self.recordings, self.moving)
+            key = None if self._stored is None else self._stored.key
+            if self._stored is not None and key is not None and self._may_be_stored():
+                recording_store.store(self._stored, key, self.fn, recording, entry)
 
     def _compile_in_background(self, recording: Recording, background: Background) -> None:
         """Eager serves the calls of this recording until it is compiled, and after, if it is
@@ -511,13 +553,17 @@ class CompiledFunction:
             self.recordings[self.recordings.index(recording)] = Failed(recording.sites)
             return None
         recording.compile_times["backend"] = time.perf_counter() - start
-        for program in programs:
-            inner = program.program if isinstance(program, ForeignProgram) else program
-            if isinstance(inner, Differentiable):
-                inner.when_seen = functools.partial(self._double_backward, entry)
+        self._when_differentiated(entry)
         return entry
 
-    def _double_backward(self, entry: CacheEntry) -> None:
+    def _when_differentiated(self, entry: CacheEntry) -> None:
+        for step in entry.plan.steps:
+            program: Any = step.program
+            inner = program.program if isinstance(program, ForeignProgram) else program
+            if isinstance(inner, Differentiable):
+                inner.when_seen = functools.partial(self.double_backward, entry)
+
+    def double_backward(self, entry: CacheEntry) -> None:
         """A gradient through this entry is differentiated: from now on its calls run in eager."""
         entry.stays_eager = True
         why = (

@@ -65,6 +65,14 @@ class Packaged:
             return None
 
 
+def packaged_of(entry: Any, original: Any) -> Packaged:
+    """What `compile` made of `original`, calls of which go to `entry`, as packages take it."""
+    owner: tuple[Any, ...] = () if entry.fn is original else (original,)
+    if inspect.ismethod(original):
+        owner = (original.__self__,)
+    return Packaged(entry.fn, owner, original, entry.options)
+
+
 def write(
     packaged: Packaged,
     path: str | os.PathLike[str],

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...lowering import stored_graphs
-from ...lowering.autograd.double_backward import Differentiable
+from ...lowering.autograd.double_backward import Differentiable, RecordedGraph
 from ...lowering.fake_tensor_mode import PacedFakeMode, unlogged
 from ...lowering.graph import graph_key, graph_transfer, rnn
 from ...lowering.graph.control_flow import Repeated
@@ -31,8 +31,12 @@ timers: list[Callable[[Segment, Callable[..., Any]], Callable[..., Any]]] = []
 """What a program with its gradients is put into, as a call has it."""
 
 keepers: list[Callable[[Segment, stored_graphs.StoredGraph], None]] = []
-"""Who is given each program as it is stored, also those of symbolic sizes, which the cache does
-without."""
+"""Who is given each program as it is stored."""
+
+
+def watchers() -> tuple[list[Any], ...]:
+    """Lists of who is to see each program that is made."""
+    return observers, timers, keepers
 
 
 def compile_segment(
@@ -107,8 +111,8 @@ def _callable(
     if plain:
         return ForeignProgram(program)
     key = kept.key if kept is not None else None
-    parts = segment.module, segment.metas, segment.random, key, segment.made, segment.uncounted
-    program = Differentiable(program, *parts)
+    graph = RecordedGraph(segment.module, segment.metas, segment.random, segment.uncounted)
+    program = Differentiable(program, graph, key, segment.made, kept)
     return program if by_aot else ForeignProgram(program)
 
 
@@ -125,7 +129,7 @@ def _with_library_calls(segment: Segment, options: Options) -> Callable[..., Any
 
 def _unwrapped(segment: Segment, options: Options, examples: list[Any]) -> Callable[..., Any]:
     program = _compiled(write_out_numbers(segment.module), options, examples, None)
-    return Differentiable(program, segment.module, segment.metas, segment.random)
+    return Differentiable(program, RecordedGraph(segment.module, segment.metas, segment.random))
 
 
 def _place(
@@ -138,8 +142,7 @@ def _place(
         kept = stored_graph(segment.module, segment.metas, options)
         if kept is not None:
             return kept
-    origins = graph_key.origins_of(segment.module)
-    return stored_graphs.StoredGraph(None, origins) if keepers else None
+    return stored_graphs.StoredGraph(None, graph_key.origins_of(segment.module))
 
 
 def stored_graph(

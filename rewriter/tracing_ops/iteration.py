@@ -13,6 +13,7 @@ import torch
 
 from ...runtime.guards.guard import Item, Length
 from .. import catalogue
+from ..capture import process_bound
 from ..capture.numbers import scalars, traced_arrays
 from ..capture.trace import Recorder
 from . import c_calls, items
@@ -27,6 +28,7 @@ def over(rec: Recorder, iterable: Any) -> Any:
         return traced_arrays.rows(rec, iterable)
     if type(iterable) in scalars.TRACED:
         return scalars.concretize_scalar(iterable)
+    process_bound.note_order(rec, iterable)
     if isinstance(iterable, torch.Tensor | str | bytes | range | torch.Size):
         return iterable
     if isinstance(iterable, _VIEWS):

@@ -6,6 +6,7 @@ import sys
 import types
 from typing import Any
 
+from ...runtime.cache.live_objects import GlobalNames
 from ...runtime.guards.guard import Attr, Cell, Is, Item, Missing, Obj, Path
 from ...runtime.programs.recipes import Apply, ConstRecipe
 from ..capture.effects import SideEffect, constant, set_cell
@@ -13,16 +14,10 @@ from ..capture.trace import Recorder
 from .lookup import is_stable
 
 
-class _Names:
-    """An object whose attributes are the names of a globals dict: `Missing` can then say that a
-    global does not shadow a builtin."""
-
-
 def _shadowless(rec: Recorder, fn: types.FunctionType, name: str) -> None:
     holder = rec.name_holders.get(id(fn.__globals__))
     if holder is None:
-        holder = rec.name_holders[id(fn.__globals__)] = _Names()
-        holder.__dict__ = fn.__globals__
+        holder = rec.name_holders[id(fn.__globals__)] = GlobalNames(fn.__globals__)
     rec.known.guard(Obj(holder, globals_path(fn).source), Missing(name))
 
 

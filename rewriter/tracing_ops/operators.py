@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from ..capture import process_bound
 from ..capture.current import family, recorder
 from ..capture.nested import concretize, plain_where_they_are
 from . import (
@@ -418,6 +419,7 @@ class Forms:
                 piece if isinstance(piece, str) else _traced_format(rec, piece) for piece in pieces
             )
         )
+        process_bound.note_text(rec, joined)
         return joined
 
 

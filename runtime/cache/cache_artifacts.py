@@ -33,7 +33,7 @@ def save_cache_artifacts() -> tuple[bytes, CacheInfo] | None:
         for key, suffix in list(disk_cache.used):
             data = (
                 None
-                if suffix in (disk_cache.RUNS, disk_cache.CODE)
+                if suffix in (disk_cache.RUNS, disk_cache.CODE, disk_cache.GRAPH)
                 else disk_cache.read(key, suffix)
             )
             if data is not None:

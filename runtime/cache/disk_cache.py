@@ -29,8 +29,8 @@ _WORK = "work"  # has a marked folder for each process that writes
 _MADE = re.compile(r"\d+-(new|made|probe)[.\w-]*")  # what that holds
 _STORED = re.compile(r"([0-9a-f]{64})(\.[\w.]+)")
 _DAY = 86_400.0
-# What means nothing on other machines: how long runs took, code for this interpreter.
-RUNS, CODE = ".runs", ".code"
+# What means nothing on other machines: how long runs took, code and graphs for this interpreter.
+RUNS, CODE, GRAPH = ".runs", ".code", ".graph.program"
 
 _lock = threading.Lock()
 _homes: dict[str, tuple[str, bool]] = {}  # by the folder that was asked for; whether it is `_OWN`

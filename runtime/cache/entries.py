@@ -29,10 +29,11 @@ def read(key: str, part: str = "") -> dict[str, Any] | None:
 
 
 def write(key: str, value: dict[str, Any], part: str = "") -> None:
-    """Raises OSError if the disk is full."""
+    """Raises OSError if the disk is full. A part takes the place of what was found out before."""
     data = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
     if len(data) <= MAX_STORED_BYTES // 4:
-        disk_cache.put(key, part + SUFFIX, data)
+        keep = disk_cache.replace if part else disk_cache.put
+        keep(key, part + SUFFIX, data)
         used.add(key + part)
         _make_room()
 

@@ -19,6 +19,7 @@ from torch.autograd import forward_ad
 
 from .. import build
 from ..diagnostics import log
+from ..gc_pause import gc_paused
 from ..signals import reach_the_user
 from ..torch_headers import torch_flags
 from . import access_paths, guard_checks
@@ -274,6 +275,7 @@ def _lower_step(native: ModuleType, step: GuardStep) -> tuple[Any, ...]:
     return _STEPS[type(step.path)], step.base, arg, index, str(index), step.path, lowered
 
 
+@gc_paused()
 def lower(native: ModuleType, plan: GuardPlan) -> Match:
     """The native matcher of a plan."""
     steps = tuple(_lower_step(native, step) for step in plan.steps)

@@ -5,8 +5,8 @@ import gc
 import torch
 import waiting
 from dynfix.lowering import joint
-from dynfix.lowering.gc_pause import gc_paused
 from dynfix.runtime.background_budget import Account, Worker
+from dynfix.runtime.gc_pause import gc_paused
 from dynfix.runtime.options import Options
 from torch.fx import symbolic_trace
 

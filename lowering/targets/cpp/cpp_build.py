@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ....runtime.build import FLAGS, build_shared, build_shared_later, probe_flags
 from ....runtime.errors import BuildError
+from ....runtime.gc_pause import gc_paused
 from ....runtime.programs.launch import Library
-from ...gc_pause import gc_paused
 from ...loops.ir import Batch, Buffer, Group, accesses, group_variables
 from ...loops.kernel_graph import Unit
 from ...program_steps import Execution, Launch, TargetKind

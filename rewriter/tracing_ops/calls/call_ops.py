@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from ....runtime.guards.guard import Attr, Is, Item, Obj
 from ....runtime.warning_filters import suppress_warnings
 from ... import catalogue
-from ...capture import deep_calls, substituted_nodes
+from ...capture import deep_calls, process_bound, substituted_nodes
 from ...capture.guarded_kinds import is_constant
 from ...capture.nested import concretize, plain_in, tensors_in
 from ...capture.numbers import scalars, traced_arrays
@@ -101,7 +101,9 @@ def call(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
         _check_arrays(rec, function)
     for takes, handle in HANDLERS:
         if takes(function):
-            return handle(rec, function, args, kwargs)
+            result = handle(rec, function, args, kwargs)
+            process_bound.note_call(rec, function, args, result)
+            return result
     rec.stop(catalogue.OPAQUE_CALL, _describe(function))
     return rec.once(function, plain_in(args), plain_in(kwargs))
 
@@ -456,6 +458,7 @@ def _as_is(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
 
 def _constant(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """`assume_constant_result`: called now; its tensors are objects that later calls use again."""
+    rec.only_here = rec.only_here or "what assume_constant_result() gives"
     with rec.paused():
         result = rec.once(function, plain_in(args), plain_in(kwargs))
     for tensor in tensors_in(result):

@@ -83,6 +83,7 @@ def call_cached(rec: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any
     with rec.paused():
         result = rec.once(function, plain_in(args), plain_in(kwargs))
     if call is None:
+        rec.only_here = rec.only_here or "what a cache gives"
         concretize((args, kwargs))
     elif result is not None and is_constant(result):
         return concretize(rec.host_call(call, result))

@@ -5,7 +5,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..runtime.background_budget import in_background
+from .background_budget import in_background
 
 
 @contextmanager
