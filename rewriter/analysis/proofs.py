@@ -134,10 +134,27 @@ class Proofs:
         ordered = self._ordered(sides, targets)
         if ordered or not any(s.bare for s in sides):
             return ordered or self._written(sides, found)
+        looks = self._first([e for e in found if e.what == LOOK])
+        if looks or self._held_here_alone(sides, nodes, targets):
+            return looks
         later = [e for e in found if e.what in (WRITE, UNKNOWN) and self._after(e)]
-        looks = [e for e in found if e.what == LOOK]
-        why = self._first(looks) or self._first(later) or self._spoilt(found, self._given(targets))
+        why = self._first(later) or self._spoilt(found, self._given(targets))
         return why or self._outside(found, (WRITE, LOOK), ())
+
+    def _held_here_alone(self, sides: Sides, nodes: Sequence[ast.expr], targets: set[str]) -> bool:
+        """Whether the choice takes the only name from each tensor that eager would keep: a write
+        into a copy of it is seen by nobody else."""
+        kept = [(s.kind, n) for s, n in zip(sides, nodes, strict=True) if s.bare]
+        own = all(isinstance(n, ast.Name) and kind.made is not None for kind, n in kept)
+        names = {n.id for _, node in kept for n in _names(node)}
+        if not own or not names <= targets or self.uses.loops(self.at):
+            return False
+        others = self.uses.together(names) - targets
+        stores = (n for n in self.uses.inside if isinstance(n, ast.Name) and n.id in others)
+        before = [n for n in stores if not isinstance(n.ctx, ast.Load)]
+        before = [n for n in before if not self._after(Event("", n, n.id))]
+        given = [e for e in self.uses.events(names) if e.what in (ESCAPE, UNKNOWN)]
+        return not before and all(map(self._after, given))
 
     def lost_write(self, nodes: Sequence[ast.expr], targets: set[str], own: bool) -> str:
         """The write, later on, into a tensor that something else holds and that a choice between
