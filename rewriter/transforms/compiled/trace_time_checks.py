@@ -83,7 +83,7 @@ def _is_fact(node):
             _tail(s) in ("dtype", "shape", "stride", "numel", "dim", "device") for s in sides
         )
     if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
-        return _tail(node.args[-1]) == "Tensor"
+        return ast.unparse(node.args[-1]) == "float" or _tail(node.args[-1]) == "Tensor"
     return _tail(node) in ("is_floating_point", "requires_grad", "is_tensor", "is_grad_enabled")
 
 

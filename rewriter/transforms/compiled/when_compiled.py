@@ -71,7 +71,7 @@ class Compiled:
         self.loose, self.doubts = loose, {}
         self.tokens, self.asked = context.inference.tokens, TraceTimeChecks()
         self.proofs = Proofs(context, node)
-        self.shapes = SideShapes(context, self.asked_later)
+        self.shapes = SideShapes(context, self.asked_later, getattr(node, "test", None))
         self.torch, self.roots = context.torch(node), GradientRoots(context, node)
         self.held, self.forms = "", set()
 
@@ -415,6 +415,8 @@ class Compiled:
                 self.asked.add(" == ".join(f"{grouped(v, self.text(v))}.shape" for v in values))
         if one.kind.dtype == other.kind.dtype or (self.loose and _CALLS in self.doubts):
             return ""  # asking would call what is called
+        if self._floats_of_one_dtype(values):
+            return ""
         if any(_picks(v) or draws(v) for v in values):
             if not self.loose:
                 return "the branches may give different dtypes"
@@ -423,6 +425,17 @@ class Compiled:
         texts = [grouped(v, self.text(v)) for v in values]
         self.asked.add(f"{texts[0]}.dtype == {texts[1]}.dtype")
         return ""
+
+    def _floats_of_one_dtype(self, values):
+        """Whether both sides have one dtype if it is floating-point, which is asked then."""
+        one, *others = map(self.shapes.float_dtype, values)
+        if not isinstance(one, int) or any(other != one for other in others):
+            return False
+        named = (n for v in values for n in ast.walk(v) if isinstance(n, (ast.Name, ast.Attribute)))
+        tensor = next(n for n in named if self.context.kind(n).dtype == one)
+        if self.tokens.category(one) != "float":
+            self.asked.add(f"{self.text(tensor)}.is_floating_point()")
+        return True
 
     def _gradients(self, sides, values):
         """Tensors that one side feeds and another does not must not require a gradient."""
