@@ -5,6 +5,7 @@ nothing."""
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ....rewriter.analysis.kinds import MODULE, MODULES, TENSOR, UNKNOWN
@@ -102,6 +103,16 @@ def _within(finding: Finding, node: ast.AST) -> bool:
     return node.lineno <= finding.line <= node.end_lineno
 
 
+def _stored_at(target: ast.expr) -> Iterator[str]:
+    """The names and attributes that hold what is stored at a target, the keys left out."""
+    for part in getattr(target, "elts", ()):
+        yield from _stored_at(part)
+    if isinstance(target, (ast.Subscript, ast.Starred)):
+        yield from _stored_at(target.value)
+    elif isinstance(target, (ast.Name, ast.Attribute)):
+        yield ast.unparse(target)
+
+
 class _Flow:
     """Where the numbers and shapes that one function reads go."""
 
@@ -158,11 +169,7 @@ class _Flow:
         value = getattr(statement, "iter", None) or getattr(statement, "value", None)
         targets = [*getattr(statement, "targets", ()), getattr(statement, "target", None)]
         if isinstance(value, ast.expr) and self._read(value):
-            named = (n for t in targets if t is not None for n in ast.walk(t))
-            self.names |= {
-                ast.unparse(n) for n in named if isinstance(n, (ast.Name, ast.Attribute))
-            }
-            self.names.discard("self")
+            self.names |= {name for t in targets if t is not None for name in _stored_at(t)}
 
     def _read(self, node: ast.AST) -> bool:
         return any(self._is_read(n) for n in ast.walk(node))
