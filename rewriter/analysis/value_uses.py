@@ -69,20 +69,28 @@ class ValueUses:
     def _links(self) -> Iterator[tuple[set[str], set[str]]]:
         """(names whose tensor goes somewhere, the names that it goes to)."""
         for node in self.inside:
-            for targets, value in _bindings(node):
-                names = {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
-                plain = {t.id for t in targets if isinstance(t, ast.Name)}
-                stored = [t for t in targets if not isinstance(t, ast.Name)]
-                held = self.carried(value)
-                kept = plain | {n for t in stored for n in self._container(t)} if held else set()
-                kept |= names if held and all(isinstance(t, _HOLDERS) for t in stored) else set()
-                if kept and held:
-                    yield held, kept
-            if isinstance(node, ast.Call) and _method(node) in _KEEPERS:
-                held = set().union(*(self.carried(a) for a in node.args), set())
-                owner = getattr(node.func, "value", None)
-                if held and isinstance(owner, ast.Name) and self._local(owner.id):
-                    yield held, {owner.id}
+            yield from self._links_of(node)
+
+    def _links_of(self, node: ast.AST) -> Iterator[tuple[set[str], set[str]]]:
+        for targets, value in _bindings(node):
+            names = {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+            plain = {t.id for t in targets if isinstance(t, ast.Name)}
+            stored = [t for t in targets if not isinstance(t, ast.Name)]
+            held = self.carried(value)
+            kept = plain | {n for t in stored for n in self._container(t)} if held else set()
+            kept |= names if held and all(isinstance(t, _HOLDERS) for t in stored) else set()
+            if kept and held:
+                yield held, kept
+        if isinstance(node, ast.Call) and _method(node) in _KEEPERS:
+            held = set().union(*(self.carried(a) for a in node.args), set())
+            owner = getattr(node.func, "value", None)
+            if held and isinstance(owner, ast.Name) and self._local(owner.id):
+                yield held, {owner.id}
+
+    def goes_to(self, name: str, nodes: Iterable[ast.AST]) -> bool:
+        """Whether some nodes bind to another name, or put in a container, what a name stands
+        for."""
+        return any(name in held for node in nodes for held, _ in self._links_of(node))
 
     def _container(self, target: ast.expr) -> set[str]:
         """The local name of a container into which `target` stores."""

@@ -39,12 +39,13 @@ def chosen(node: ast.If, oracle: Oracle) -> Fix | Refusal | None:
 class Values:
     """An `if` with its `elif`s that computes values: `tests`, and for each target (None for return)
     its value under each of them, and without; `before`: statements to run ahead; `last`: one that
-    must follow, so that the old form does not run as well."""
+    must follow, so that the old form does not run as well; `facts`: what is to be asked before."""
 
     tests: tuple
     pairs: tuple
     before: tuple = ()
     last: str = ""
+    facts: tuple = ()
 
 
 def value_pairs(node: ast.If, oracle: Oracle) -> Values | str:
@@ -61,7 +62,8 @@ def value_pairs(node: ast.If, oracle: Oracle) -> Values | str:
         shape = rewrite.shape()
         if isinstance(shape, str) or rewrite.doubt:
             return shape if isinstance(shape, str) else rewrite.doubt
-        return Values((node.test,), shape.pairs, tuple(rewrite.before))
+        before, facts = tuple(rewrite.before), tuple(rewrite.facts)
+        return Values((node.test,), shape.pairs, before, facts=facts)
     return _chain(tests, bodies, last, oracle)
 
 
@@ -201,7 +203,7 @@ class _Rewrite:
     def __init__(self, node, context, test, lead, optional=False):
         self.optional = optional  # whether what may be None is asked for by the new code
         self.node, self.context, self.test, self.lead = node, context, test, lead
-        self.before, self.doubt = [], ""
+        self.before, self.facts, self.doubt = [], [], ""
         self.source = context.source
         self.held = ""
 
@@ -333,6 +335,9 @@ class _Rewrite:
     def _finfo(self, dtype):
         tensor = self.context.kind(dtype.value) if isinstance(dtype, ast.Attribute) else ANY
         if tensor.is_tensor and self.context.inference.tokens.category(tensor.dtype) == "float":
+            return ""
+        if self.optional and isinstance(getattr(dtype, "value", None), ast.Name):
+            self.facts.append(f"{dtype.value.id}.is_floating_point()")
             return ""
         return "torch.finfo raises for a dtype that is not floating-point"
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from ....lowering.opinfo import having
 from ...analysis import torch_facts as tables
 from ...analysis.kinds import NO_CONST, UNKNOWN, literal
+from ...analysis.tree_walk import surely_evaluated
 from .trace_time_checks import grouped
 
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow)
@@ -42,7 +43,7 @@ class SideShapes:
 
     def __init__(self, context, ask, test=None):
         self.context, self.ask = context, ask
-        self.evaluated = set(map(ast.dump, _evaluated(test))) if test is not None else set()
+        self.evaluated = set(map(ast.dump, surely_evaluated(test))) if test is not None else set()
 
     def of(self, node):
         kind = self.context.kind(node)
@@ -226,21 +227,6 @@ def _keeps_floats(call):
     name = call.func.attr
     other = tables.BOOL_RESULT | tables.INT_RESULT | _ALWAYS_OTHER
     return name in (tables.SAME | tables.SAME_FLOAT | _WHOLE | _ALONG) - other
-
-
-def _evaluated(test):
-    """The parts of a test that are surely evaluated."""
-    yield test
-    if isinstance(test, ast.BoolOp):
-        parts = test.values[:1]
-    elif isinstance(test, ast.Compare):
-        parts = [test.left, test.comparators[0]]
-    elif isinstance(test, (ast.IfExp, ast.Lambda)):
-        parts = []
-    else:
-        parts = [n for n in ast.iter_child_nodes(test) if isinstance(n, ast.expr)]
-    for part in parts:
-        yield from _evaluated(part)
 
 
 def _settled(node):

@@ -153,6 +153,8 @@ class Compiled:
         if isinstance(shape, str):
             return shape
         tests = [self.test(t) for t in shape.tests]
+        for fact in shape.facts:
+            self.asked.add(fact)
         wrong = next((t for t in tests if isinstance(t, str)), "")
         if wrong:
             return wrong
