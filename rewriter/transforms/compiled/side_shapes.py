@@ -43,10 +43,14 @@ class SideShapes:
 
     def __init__(self, context, ask, test=None):
         self.context, self.ask = context, ask
+        self.bound = {}  # names that a side binds, and to what
+        self.named = {}  # a tensor of each dtype
         self.evaluated = set(map(ast.dump, surely_evaluated(test))) if test is not None else set()
 
     def of(self, node):
         kind = self.context.kind(node)
+        if isinstance(node, ast.Name) and node.id in self.bound:
+            return self.of(self.bound[node.id])
         if isinstance(node, (ast.Name, ast.Attribute)) and kind.is_tensor:
             return self._known(node, kind)
         if kind.is_number and not kind.optional and not kind.host:
@@ -59,7 +63,8 @@ class SideShapes:
         if (found is None or asked) and self._fits(node):
             return self._known(node, kind) if kind.is_tensor else None
         for fact in asked:
-            ask(fact)
+            if found is not _SCALAR or ".stride()" not in fact:  # one number has no layout
+                ask(fact)
         return found
 
     def _known(self, node, kind):
@@ -95,27 +100,38 @@ class SideShapes:
         """The token of the dtype that an expression has where its tensors are floating-point;
         _NUMBER for a number; None where that is not known."""
         kind = self.context.kind(node)
+        if isinstance(node, ast.Name) and node.id in self.bound:
+            return self.float_dtype(self.bound[node.id])
+        if isinstance(node, (ast.Name, ast.Attribute)) and kind.is_tensor:
+            self.named.setdefault(kind.dtype, self._text(node))
+            return kind.dtype
         if isinstance(node, (ast.Name, ast.Attribute)):
-            return kind.dtype if kind.is_tensor else _NUMBER if self.of(node) is _NUMBER else None
+            return _NUMBER if self.of(node) is _NUMBER else None
         if kind.is_number:
             return _NUMBER
         if isinstance(node, ast.UnaryOp):
             return self.float_dtype(node.operand)
         if isinstance(node, ast.BinOp) and isinstance(node.op, _OPERATORS):
-            return self._one_dtype(node.left, node.right)
+            return self.one_dtype(node.left, node.right)
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             return None
         method = self.context.kind(node.func.value).is_tensor
         if (self.context.resolve(node.func) or "") == "torch.where" and len(node.args) == 3:
-            return self._one_dtype(*node.args[1:])
+            return self.one_dtype(*node.args[1:])
         named = any(k.arg == "dtype" for k in node.keywords)
         parts = [*([node.func.value] if method else []), *node.args]
         return self.float_dtype(parts[0]) if parts and not named and _keeps_floats(node) else None
 
-    def _one_dtype(self, *nodes):
-        found = set(map(self.float_dtype, nodes))
-        known = found - {_NUMBER} or {_NUMBER}
-        return known.pop() if len(known) == 1 else None
+    def one_dtype(self, *nodes):
+        """`float_dtype` of what is computed of several expressions; tensors of dtypes that are not
+        known to be one are asked to have one."""
+        found = dict.fromkeys(map(self.float_dtype, nodes))
+        known = [token for token in found if token is not _NUMBER]
+        if None in known or not known:
+            return None if known else _NUMBER
+        for token in known[1:]:
+            self.ask(f"{self.named[known[0]]}.dtype == {self.named[token]}.dtype")
+        return known[0]
 
     def _category(self, node):
         """ "int", "bool" or what else tensors of integers and bools are not."""

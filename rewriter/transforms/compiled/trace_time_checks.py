@@ -20,13 +20,18 @@ class TraceTimeChecks:
         return TraceTimeChecks(dict(self.facts), dict(self.gradients), dict(self.histories))
 
     def texts(self, torch):
-        found = list(self.facts)
+        same = {f.rpartition(" == ")[2].removesuffix(".dtype") for f in self.facts if _DTYPES in f}
+        implied = {f"{name}.is_floating_point()" for name in same}
+        found = [f for f in self.facts if f not in implied]
         histories = [h for h in self.histories if h not in self.gradients]
         if self.gradients:
             found.append(f"not {_any_of(self.gradients)}")
         if histories:
             found.append(f"({torch}.is_grad_enabled() or not {_any_of(histories)})")
         return found
+
+
+_DTYPES = ".dtype == "
 
 
 def _any_of(names):

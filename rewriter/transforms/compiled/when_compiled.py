@@ -73,7 +73,7 @@ class Compiled:
         self.proofs = Proofs(context, node)
         self.shapes = SideShapes(context, self.asked_later, getattr(node, "test", None))
         self.torch, self.roots = context.torch(node), GradientRoots(context, node)
-        self.held, self.forms = "", set()
+        self.held, self.forms, self.rest = "", set(), {}
 
     def asked_later(self, fact):
         self.asked.add(fact)
@@ -155,6 +155,8 @@ class Compiled:
         tests = [self.test(t) for t in shape.tests]
         for fact in shape.facts:
             self.asked.add(fact)
+        if shape.rest:
+            return self._returned(shape, tests)
         wrong = next((t for t in tests if isinstance(t, str)), "")
         if wrong:
             return wrong
@@ -173,9 +175,38 @@ class Compiled:
         leaves = bool(shape.last) or shape.pairs[0][0] is None
         return [*lines, *filter(None, [shape.last])], leaves
 
+    def _returned(self, shape, tests):
+        """The lines that return one of two values, of which the second needs statements."""
+        self.rest = {s.targets[0].id: s.value for s in shape.rest}
+        self.shapes.bound, self.roots.bound = self.rest, self.rest
+        values = [*shape.pairs[0][1:], *self.rest.values()]
+        why = self._tensors(values[:2]) or self._refused(values, set())
+        why = why or next(
+            (
+                f"`{n}` is no tensor"
+                for n, v in self.rest.items()
+                if not self.context.kind(v).is_tensor
+            ),
+            "",
+        )
+        if why:
+            return why
+        self.forms.add("cond")
+        name = self.context.fresh_name(self.node, "otherwise", "not_taken")
+        unit, returned = self.source.indent_unit(), self.context.segment(shape.pairs[0][2])
+        body = [*(self.context.segment(s) for s in shape.rest), f"return {returned}"]
+        if any("\n" in line for line in body):
+            return "a statement has several lines"
+        taken = [f"lambda: {self._new(values[0])}", name]
+        text = self.call(
+            "cond", self.shown(tests[0]), *(taken[::-1] if tests[0].negated else taken)
+        )
+        return [f"def {name}():", *(unit + line for line in body), f"return {text}"], True
+
     def _asked_early(self):
         """A name that a test binds, and that what is asked before it mentions, or ""."""
         bound = {n.target.id for n in ast.walk(self.node) if isinstance(n, ast.NamedExpr)}
+        bound |= self.rest.keys()
         texts = self.asked.texts("torch") if bound else []
         named = {n.id for t in texts for n in _names(ast.parse(t.strip(), mode="eval"))}
         return min(bound & named, default="")
@@ -334,6 +365,7 @@ class Compiled:
         for node in (n for v in values for n in ast.walk(v)):
             kind = self.context.kind(node)
             named = isinstance(node, (ast.Name, ast.Attribute)) and kind.is_tensor
+            named = named and getattr(node, "id", "") not in self.rest
             if named and self.tokens.category(kind.dtype) not in ("float", "int", "bool"):
                 token = found.setdefault(kind.dtype, (self.tokens.some("float"), {}))
                 token[1].setdefault(self.text(node))
@@ -343,24 +375,29 @@ class Compiled:
 
     def _cond(self, text, values, targets):
         """(text, "") or ("", why)."""
-        chooser = Chooser(self.context, self.node)
-        sides = [chooser.plain.side(v) for v in values]
-        why = next((b for b in map(chooser.blocked, values) if b), "")
-        if not why and not all(map(chooser.computes, values)):
-            why = "" if self.loose else "a branch may have side effects"
-            self.doubts.setdefault(_CALLS)
-            why = why or ("a random number is drawn" if any(map(draws, values)) else "")
-        why = (
-            why
-            or chooser.differ(*values)
-            or self._raises(values)
-            or self._agree(sides, values, targets)
-        )
+        why = self._refused(values, targets)
         if why:
             return "", why
         self.forms.add("cond")
         shown = [f"lambda: {self._new(v)}" for v in values]
         return self.call("cond", text, *shown), ""
+
+    def _refused(self, values, targets):
+        """Why torch.cond cannot choose between the first two of some values, of which the others
+        are computed in the second."""
+        chooser = Chooser(self.context, self.node)
+        sides = [chooser.plain.side(v) for v in values[:2]]
+        why = next((b for b in map(chooser.blocked, values) if b), "")
+        if not why and not all(map(chooser.computes, values)):
+            why = "" if self.loose else "a branch may have side effects"
+            self.doubts.setdefault(_CALLS)
+            why = why or ("a random number is drawn" if any(map(draws, values)) else "")
+        return (
+            why
+            or chooser.differ(*values[:2])
+            or self._raises(values)
+            or self._agree(sides, values[:2], targets)
+        )
 
     def _raises(self, values):
         """Why a side may raise while it is traced, where it is not taken."""
@@ -430,13 +467,16 @@ class Compiled:
 
     def _floats_of_one_dtype(self, values):
         """Whether both sides have one dtype if it is floating-point, which is asked then."""
-        one, *others = map(self.shapes.float_dtype, values)
-        if not isinstance(one, int) or any(other != one for other in others):
+        facts = []
+        self.shapes.ask = facts.append
+        one = self.shapes.one_dtype(*values)
+        self.shapes.ask = self.asked_later
+        if not isinstance(one, int):
             return False
-        named = (n for v in values for n in ast.walk(v) if isinstance(n, (ast.Name, ast.Attribute)))
-        tensor = next(n for n in named if self.context.kind(n).dtype == one)
         if self.tokens.category(one) != "float":
-            self.asked.add(f"{self.text(tensor)}.is_floating_point()")
+            facts.append(f"{self.shapes.named[one]}.is_floating_point()")
+        for fact in facts:
+            self.asked.add(fact)
         return True
 
     def _gradients(self, sides, values):
