@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ....rewriter.analysis.kinds import MODULE, MODULES, TENSOR, UNKNOWN
 from ....rewriter.transforms.condition import host_read
 from ...analysis.findings import ERROR
+from ..libraries.eager_part import written_into
 
 if TYPE_CHECKING:
     from ...analysis.definitions import Function
@@ -67,8 +68,32 @@ def captured_below(
     if not (errors or any(reads.values())) or any(f.code not in _CAPTURED for f in errors):
         return None
     readers = {g for g in inside if reads[g] or any(_within(f, g.node) for f in errors)}
-    stays = all(_Flow(g.node, errors, readers, context).decides_nothing() for g in inside)
+    flows = [_Flow(g.node, errors, readers, context) for g in inside]
+    stays = all(flow.decides_nothing() for flow in flows)
+    if stays and _reads_written(inside, context):
+        stays = not any(flow.feeds_tensors() for flow in flows)
     return errors if stays else None
+
+
+def _reads_written(inside: list[Function], context: FileContext) -> bool:
+    """Whether a tensor that is read is written there, too: the backward, which reads it again,
+    would find the number of then."""
+    nodes = [n for g in inside for n in _compiled_nodes(g.node, context)]
+    written = {_last_name(n) for n in nodes if isinstance(getattr(n, "ctx", None), ast.Store)}
+    targets = (written_into(n, context) for n in nodes if isinstance(n, (ast.Call, ast.AugAssign)))
+    written |= {_last_name(t) for t in targets if t is not None}
+    tensors = (host_read(n, context) or n.func.value for n in nodes if _is_host_read(n, context))
+    return any(_last_name(n) in written for t in tensors for n in ast.walk(t))
+
+
+def _is_host_read(node: ast.AST, context: FileContext) -> bool:
+    return host_read(node, context) is not None or _is_likely_read(node, context)
+
+
+def _last_name(node: ast.AST) -> str | None:
+    while isinstance(node, (ast.Subscript, ast.Call)):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return getattr(node, "attr", getattr(node, "id", None))
 
 
 def _likely_reads(function: ast.FunctionDef, context: FileContext) -> list[ast.Call]:
@@ -137,6 +162,22 @@ class _Flow:
             for statement in statements:
                 self._bind(statement)
         return not any(map(self._decides, nodes)) and all(map(self._is_whole, nodes))
+
+    def feeds_tensors(self) -> bool:
+        """Whether tensors are computed of what was read."""
+        return any(map(self._feeds, _compiled_nodes(self.function, self.context)))
+
+    def _feeds(self, node: ast.AST) -> bool:
+        if isinstance(node, ast.BinOp):
+            return self._read(node) and any(map(self._may_be_tensor, (node.left, node.right)))
+        if not isinstance(node, ast.Call) or not any(map(self._read, node.args)):
+            return False
+        return self.context.resolve(node.func) not in _PASSES
+
+    def _may_be_tensor(self, node: ast.expr) -> bool:
+        kind = self.context.kind(node)
+        attribute = isinstance(node, ast.Attribute) and not kind.is_tensor
+        return not (attribute or kind.is_number or self._is_read(node))
 
     def _is_whole(self, node: ast.AST) -> bool:
         """False for a list of what may be no integers, or of as many as data says, which Dynamo

@@ -541,7 +541,7 @@ class _Part:
     def _writes(self) -> None:
         stored = {n.id for n in _stores_in(self.body)}
         for node in self._walk():
-            target = _written(node, self.context)
+            target = written_into(node, self.context)
             if target is None:
                 continue
             root, given = _root(target), self._given_of(target)
@@ -817,7 +817,7 @@ def _root(node: ast.expr) -> ast.expr:
             return node
 
 
-def _written(node: ast.AST, context: FileContext) -> ast.expr | None:
+def written_into(node: ast.AST, context: FileContext) -> ast.expr | None:
     """What a node writes into; None where it binds names alone, or nothing."""
     if isinstance(node, (ast.Subscript, ast.Attribute)) and isinstance(node.ctx, ast.Store):
         return node.value
@@ -848,7 +848,7 @@ def _surely_written(body: list[ast.stmt], context: FileContext) -> set[str]:
         elif isinstance(statement, ast.With):
             found |= _surely_written(statement.body, context)
         elif isinstance(statement, (ast.Assign, ast.AugAssign, ast.Expr)):
-            targets = (_written(n, context) for n in ast.walk(statement))
+            targets = (written_into(n, context) for n in ast.walk(statement))
             found |= {ast.unparse(t) for t in targets if t is not None}
     return found
 
@@ -861,7 +861,7 @@ def _changed_attributes(
         if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
             yield node.attr
             continue
-        target = _written(node, context)
+        target = written_into(node, context)
         if target is not None and not context.kind(target).is_tensor:
             inner = (n for n in ast.walk(target) if isinstance(n, ast.Attribute))
             yield from (n.attr for n in inner)
