@@ -215,10 +215,7 @@ class _Operator:
                 stack.enter_context(torch._C._SetExcludeDispatchKeyGuard(on, False))
             stack.enter_context(torch.enable_grad())
             own = _map(lambda t: t.detach().requires_grad_(next(flags)), given)
-            for place in self._of_modules():
-                module = _object(own[place])
-                if _holds(module, own[place + 1]):
-                    own[place + 1] = _state(module)
+            self._take_own(own)
             made = self._called(own)
             number = next(_numbers)
             roots = [t for t in _tensors(own) if t.requires_grad]
@@ -227,6 +224,17 @@ class _Operator:
         weakref.finalize(ticket.untyped_storage(), _graphs.pop, number, None)
         values = [v.detach() for v in made]
         return (*self._checked(values, given), ticket)
+
+    def _take_own(self, given: list[Any]) -> None:
+        """Where a module holds the given tensors, its own stand for them: each once, for gradients
+        of one that is named twice would count twice."""
+        taken = set[int]()
+        for place in self._of_modules():
+            module = _object(given[place])
+            if _holds(module, given[place + 1]):
+                pairs = zip(_state(module), given[place + 1], strict=True)
+                given[place + 1] = [t if id(own) in taken else own for own, t in pairs]
+                taken.update(map(id, _state(module)))
 
     def _fake_record(self, *given: Any) -> Any:
         made = self._fake(*given[:-1])

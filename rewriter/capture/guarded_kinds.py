@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from ...runtime.guards.guard_checks import is_placement
 from ...runtime.programs.containers import c_base
 
 try:
@@ -57,6 +58,7 @@ BY_IDENTITY = (
     torch._ops.OpOverload,
     torch._ops.OpOverloadPacket,
     torch._C.Generator,
+    *((torch.distributed.device_mesh.DeviceMesh,) if torch.distributed.is_available() else ()),
 )
 BOUND_IN_C = (types.BuiltinMethodType, types.MethodWrapperType)
 NO_OWNERS = (type, types.ModuleType, type(None))  # of functions
@@ -99,7 +101,7 @@ BY_WHAT_IT_IS: tuple[object, ...] = (object.__hash__, torch.Tensor.__hash__)
 
 
 def is_constant(value: Any) -> bool:
-    return type(value) in CONSTANTS or type(value) in SINGLETONS
+    return type(value) in CONSTANTS or type(value) in SINGLETONS or is_placement(value)
 
 
 def is_followed(obj: Any) -> bool:

@@ -1,18 +1,16 @@
 """Tensors that only the library takes, nested, sparse or wrapped ones: what Python asks of them is
 compared at later calls, and sizes that are no numbers stand in the graph."""
 
-import copy
-import enum
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ...runtime.programs.recipes import Apply, ConstRecipe
 from .. import catalogue
 from . import opsets
-from .guarded_kinds import is_constant
+from .guarded_kinds import BY_IDENTITY, is_constant
 
 # What follows from more than class, dtype and device.
 _COMPARED = opsets.SIZED | {"is_coalesced", "sparse_dim", "dense_dim"}
@@ -38,11 +36,16 @@ def described(rec: Any, func: Callable[..., Any], name: str, args: Any, kwargs: 
 
 def hold(rec: Any, tensor: torch.Tensor, name: str, held: Any) -> None:
     """An attribute of the tensor is relied upon. Raises Stopped where it cannot be compared."""
-    if not all(is_constant(each) or isinstance(each, enum.Enum) for each in tree_leaves(held)):
+    if not all(map(_is_compared, tree_leaves(held))):
         rec.stop_here(catalogue.UNSUPPORTED, f"{name} of a {type(tensor).__name__} of the call's")
     with rec.paused():
         recipe = Apply(getattr, (rec.value_recipe(rec.value(tensor)), ConstRecipe(name)))
-    rec.outcomes.append((recipe.after, recipe, copy.deepcopy(held)))
+    rec.outcomes.append((recipe.after, recipe, tree_map(lambda each: each, held)))
+
+
+def _is_compared(value: Any) -> bool:
+    """Whether nobody writes to it, and `==` tells it from others."""
+    return is_constant(value) or isinstance(value, BY_IDENTITY)
 
 
 def numbers(result: Any) -> Any:

@@ -29,6 +29,7 @@ from ...runtime.guards.guard import (
     Stored,
     TypeIs,
 )
+from ...runtime.guards.guard_checks import is_placement
 from .guarded_kinds import (
     BOUND_IN_C,
     BY_IDENTITY,
@@ -44,6 +45,7 @@ from .guarded_kinds import (
     SEQUENCES,
     SINGLETONS,
     has_structure,
+    is_constant,
     is_followed,
     parts_of_key,
     slots,
@@ -143,7 +145,7 @@ class Provenance:
 
     def _fixed(self, value: Any, path: Path) -> Any:
         kind = type(value)
-        if kind in CONSTANTS:
+        if kind in CONSTANTS or is_placement(value):
             self.guard(path, Equals(value))
         elif kind in SINGLETONS:
             self.guard(path, Is(value))
@@ -251,7 +253,7 @@ class Provenance:
         path = self._paths.get(id(obj))
         if path is None:
             return self._inside(obj, set())
-        if id(obj) in self._deep or is_followed(obj):
+        if id(obj) in self._deep or is_followed(obj) or is_placement(obj):
             return None
         self._deep.add(id(obj))
         if isinstance(obj, FROZEN):
@@ -267,7 +269,7 @@ class Provenance:
 
     def _inside(self, made: Any, seen: set[int]) -> None:
         """What an object holds that this call made."""
-        if type(made) in CONSTANTS or id(made) in seen or is_followed(made):
+        if is_constant(made) or id(made) in seen or is_followed(made):
             return
         seen.add(id(made))
         fields = vars(made).values() if isinstance(getattr(made, "__dict__", None), dict) else ()

@@ -19,7 +19,7 @@ from ..capture.numbers import scalars
 from ..capture.recording import may_be_made
 from ..capture.trace import Recorder
 from . import data_stores, descriptors, items
-from .calls import custom_functions, gradients, host_calls, log_calls
+from .calls import custom_functions, distributed_tensors, gradients, host_calls, log_calls
 from .descriptors import guard_class
 from .lookup import (
     MISSING,
@@ -137,6 +137,8 @@ def _of_tensor(rec: Recorder, obj: torch.Tensor, name: str) -> Any:
         return _ordinary(rec, obj, name)
     if name in gradients.ATTRIBUTES:
         return gradients.load(rec, obj, name)
+    if distributed_tensors.has(obj, name):
+        return distributed_tensors.load(rec, obj, name)
     if name == "_version":
         return host_calls.version(rec, obj)
     if name == "volatile" and name not in attributes:

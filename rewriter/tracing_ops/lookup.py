@@ -270,10 +270,15 @@ DIRECT = (
 )
 
 
-# Python that maps functions of the user's over tensors: rewritten, as the user's own.
-_MAPPING = frozenset(
-    f"torch._higher_order_ops.{name}"
-    for name in ("associative_scan", "flex_attention", "map", "scan")
+# Python that is rewritten, as the user's own: it maps functions of the user's over tensors, or it
+# is the hooks by which a module becomes parallel.
+_REWRITTEN = frozenset(
+    {
+        *(f"torch._higher_order_ops.{n}" for n in ("associative_scan", "flex_attention", "map")),
+        "torch._higher_order_ops.scan",
+        "torch.distributed.tensor._api",
+        "torch.distributed.tensor.parallel.style",
+    }
 )
 
 
@@ -294,7 +299,7 @@ def is_internal(name: str) -> bool:
     """The same of the module `name`."""
     return name == "torch" or (
         name.startswith("torch.")
-        and name not in _MAPPING
+        and name not in _REWRITTEN
         and any(name == part or name.startswith(part + ".") for part in DIRECT)
     )
 

@@ -127,6 +127,11 @@ _BY_EQ = frozenset((torch.device, torch.dtype, torch.layout, torch.memory_format
 _BY_IDENTITY = (enum.Enum, type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 
 
+def is_placement(value: object) -> bool:
+    """Whether it says how a DTensor lies on its mesh: nobody writes to one."""
+    return type(value).__module__ == "torch.distributed.tensor.placement_types"
+
+
 def constant_token(value: object) -> Hashable:
     """A hashable stand-in that is equal exactly for constants of one type and value. Raises
     TypeError for what is no constant."""
@@ -142,7 +147,7 @@ def constant_token(value: object) -> Hashable:
     # equal ranges differ in their bounds: range(0, 3, 2) == range(0, 4, 2)
     if kind is slice or kind is range:
         return (kind, *(constant_token(part) for part in (value.start, value.stop, value.step)))  # type: ignore[attr-defined]
-    if kind in _BY_EQ:
+    if kind in _BY_EQ or is_placement(value):
         return (kind, value)
     if isinstance(value, _BY_IDENTITY):
         return (kind, "id", id(value))

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from helpers import Fresh, X, Y, one_graph, recordings, same, tensor
@@ -57,6 +58,62 @@ def of_a_history(x):
 def test_one_graph(program, steps):
     one_graph(same(lambda: program, *steps))
     same(lambda: program, *steps, backend="native", tolerance=(1e-6, 1e-6))
+
+
+class Pair:
+    def __init__(self, first, second):
+        self.first, self.second = first, second
+
+
+class Slotted:
+    __slots__ = ("held",)
+
+    def __init__(self, held):
+        self.held = held
+
+
+class Cyclic(list):
+    def __init__(self, *held):
+        super().__init__([*held, self])
+
+
+MADE = {
+    "list": lambda a, b: [a, b],
+    "nested": lambda a, b: {"k": [{"z": a}], "l": (b,)},
+    "object": lambda a, b: Pair(a, [b]),
+    "slots": lambda a, b: [Slotted(b)],
+    "set": lambda a, b: {Pair(a, b)},
+    "cyclic": Cyclic,
+}
+
+
+@pytest.mark.parametrize("make", MADE.values(), ids=MADE)
+def test_what_lies_in_something_that_the_call_made(make):
+    """An array and a list from outside are compared at each call."""
+
+    def program(x, array, numbers):
+        found, seen = [x], set()
+        pending = [copy.deepcopy(make(array, numbers))]
+        while pending:
+            part = pending.pop()
+            if id(part) in seen:
+                continue
+            seen.add(id(part))
+            if isinstance(part, dict):
+                pending.extend(part.values())
+            elif isinstance(part, list | tuple | set):
+                pending.extend(part)
+            elif isinstance(part, Pair):
+                pending.extend([part.first, part.second])
+            elif isinstance(part, Slotted):
+                pending.append(part.held)
+            else:
+                found.append(part)
+        return found
+
+    steps = [(X, np.arange(3.0) * n, [n, n * n]) for n in (1, 2, 3, 1, 4)]
+    for backend in ("eager", "native"):
+        same(lambda: program, *steps, backend=backend)
 
 
 def test_layouts():

@@ -8,7 +8,7 @@ import weakref
 import dynfix
 import pytest
 import torch
-from helpers import Case, X, call, one_graph, recordings, same
+from helpers import Case, X, Y, call, one_graph, recordings, same
 
 TOTALS = [1.0]
 
@@ -330,3 +330,12 @@ def test_weak_references_that_a_call_makes_are_kept():
         return Case(fn=fn, watch=watch, keys=keys)
 
     same(make, *[(X, at) for at in (0, 1, 0, 1, 0, 1)])
+
+
+def test_a_list_that_holds_itself_has_a_type():
+    def program(x):
+        held = [x]
+        held.append(held)
+        return x * 2, type(held), len(held), held[1] is held
+
+    one_graph(same(lambda: program, (X,), (Y,), (X,)))

@@ -222,3 +222,17 @@ def test_gradients():
 
     weight.grad = None
     both(program, floats, eager)
+
+
+def test_arrays_that_overlap_hold_again_what_they_held():
+    """What a run ahead of its call writes is taken back."""
+
+    def program(a, b):
+        a += 1
+        return b * 2
+
+    def make(rng, number):
+        (a,) = floats(rng, number)
+        return a, a[1:]
+
+    both(program, make)

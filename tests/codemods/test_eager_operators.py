@@ -2,6 +2,7 @@
 writes included, and the fix that makes such operators leaves one graph."""
 
 import importlib.util
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -74,6 +75,48 @@ def test_an_operator_does_what_eager_does(backend):
         want = observed(eager, eager, x, route)
         torch.testing.assert_close(observed(compiled, model, x, route), want)
     assert not eager_operators._graphs  # of calls whose gradients were taken
+
+
+@eager_op("(Module experts, Tensor x, Tensor route) -> float64[*x]")
+def chosen(experts, x, route):
+    return torch.stack([experts[i](row) for i, row in zip(route.tolist(), x, strict=True)])
+
+
+def test_a_module_and_a_part_of_it():
+    @eager_op("(Module whole, Module part, Tensor x) -> float64[*x]")
+    def both(whole, part, x):
+        return whole(x) * part(x)
+
+    whole = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)).double()
+    x = torch.randn(2, 3, dtype=torch.double)
+    compiled = torch.compile(both, backend="aot_eager", fullgraph=True)
+    wanted, got = (
+        torch.autograd.grad(f(whole, whole[0], x).square().sum(), list(whole.parameters()))
+        for f in (both, compiled)
+    )
+    torch.testing.assert_close(got, wanted)
+
+
+def test_threads_that_train_one_model():
+    """The module has its own parameters all the time; they get the sum of all gradients."""
+    torch._dynamo.reset()
+    experts, eager = Model().double().experts, Model().double().experts
+    eager.load_state_dict(experts.state_dict())
+    rows, route = torch.randn(6, 4, 3, dtype=torch.double), torch.tensor([0, 1, 2, 0])
+    compiled = torch.compile(chosen, backend="aot_eager", fullgraph=True)
+    compiled(experts, rows[0], route)
+
+    def train(x):
+        for _ in range(20):
+            compiled(experts, x, route).square().sum().backward()
+            assert all(type(p) is nn.Parameter for p in experts.parameters())
+
+    with ThreadPoolExecutor(len(rows)) as pool:
+        list(pool.map(train, rows))
+    for x in rows:
+        (chosen(eager, x, route).square().sum() * 20).backward()
+    for p, q in zip(experts.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad)
 
 
 @pytest.mark.slow

@@ -26,14 +26,15 @@ _ACTING = (
 )
 # Tensors in, tensors out; or the answer is the same throughout a process.
 _FUNCTIONAL = "torch.distributed._functional_collectives"
-_COMPUTING = ("torch.cuda.amp", _FUNCTIONAL)
+_COMPUTING = ("torch.cuda.amp", "torch.distributed.tensor", _FUNCTIONAL)
 _READING = frozenset(
     """is_available is_initialized is_built is_bf16_supported is_tf32_supported device_count
     current_device current_accelerator current_device_index get_device_name get_device_capability
     get_device_properties get_arch_list get_gencode_flags is_current_stream_capturing
     can_device_access_peer is_nccl_available is_gloo_available is_mpi_available is_ucc_available
     is_torchelastic_launched get_rank get_world_size get_backend get_node_local_rank
-    supports_bf16""".split()
+    supports_bf16
+    device_type get_coordinate get_local_rank mesh_dim_names ndim shape size""".split()
 )
 # How functions of torch._C that change nothing are called.
 _QUESTIONS = (
@@ -80,6 +81,8 @@ def _is_bound(function: types.BuiltinFunctionType) -> bool:
 
 def _only_reads(function: types.BuiltinFunctionType) -> bool:
     name = function.__name__
+    if function.__module__ == "torch._C._distributed" and name.startswith("is_"):
+        return True  # of a placement, which nobody changes
     known = getattr(torch._C, name, None) is function
     return known and name.lstrip("_").startswith(_QUESTIONS)
 
