@@ -47,18 +47,20 @@ class ScopedCapture(Rule):
     back. Other code is compiled as before, eager code runs as before, and inside another compiled
     module the function is inlined as it was.
 
-    It is safe where such reads are all that breaks the graph there, and their values go into
-    arithmetic, sizes, slices and results alone. It then comes before unsafe fixes of the reads.
+    It is safe where such reads are all that breaks the graph there, their values go into
+    arithmetic, sizes, slices and results alone, and no tensor is computed of what is read from one
+    that is written there, too. It then comes before unsafe fixes of the reads.
 
     With `--trace`, it is offered as well on the outermost modules of the run, where a read is left
     after all other fixes. This is unsafe: where Dynamo cannot go on with a symbol, the whole forward
     runs in eager. The helper, which dynfix has, uses torch's internals.
 
-    Findings of any rule for which no fix is left get the last one (unsafe): the statements become a
-    function that runs in eager, as one operator of the graph (`dynfix.eager_op`). Eager runs what
-    it ran. Compiled code gains no speed there, but the graph does not break, gradients flow, and
-    writes to buffers are kept. Types come from annotations or from `--trace`. With `--trace
-    --unsafe-fixes`, so do the lines at which the run broke the graph and that no rule names.
+    Findings of any rule for which no fix is left get the last one: the statements become a function
+    that runs in eager, as one operator of the graph (`dynfix.eager_op`). It is safe if no gradient
+    flows into it, and it gives nothing but new tensors of known sizes. Eager runs what it ran.
+    Compiled code gains no speed there, but the graph does not break, gradients flow, and writes to
+    buffers are kept. Types come from annotations or from `--trace`. With `--trace --unsafe-fixes`,
+    so do the lines at which the run broke the graph and that no rule names.
     """
 
     code = "DYN506"
