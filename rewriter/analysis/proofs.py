@@ -154,18 +154,18 @@ class Proofs:
     def _own(self, name: ast.Name) -> bool:
         """Whether what a name stands for was made by the last statement that binds it, in a block
         around, and given to nobody since."""
-        made, since = self._since_bound(name.id)
+        made, since = self.since_bound(name.id)
         if made is None or not self.uses.new(made):
             return False
         between = {n for part in since for n in below(part)}
         given = {e.node for e in self.uses.events({name.id}) if e.what in (ESCAPE, UNKNOWN)}
         return given.isdisjoint(between) and not self.uses.goes_to(name.id, between)
 
-    def _since_bound(self, name: str) -> tuple[ast.expr | None, list[ast.AST]]:
+    def since_bound(self, name: str) -> tuple[ast.expr | None, list[ast.AST]]:
         """(what a name was last bound to, what is evaluated from there to the choice); None where
         no single assignment in a block around does that."""
         child: ast.AST = self.at
-        since: list[ast.AST] = [self.at.test]
+        since: list[ast.AST] = [getattr(self.at, "test", self.at)]
         while isinstance(parent := self.uses.parents.get(child), (ast.If, ast.With, FunctionNode)):
             blocks = [getattr(parent, "body", ()), getattr(parent, "orelse", ())]
             block = next((b for b in blocks if isinstance(b, list) and child in b), [])
@@ -177,6 +177,14 @@ class Proofs:
             since += [parent.test] if isinstance(parent, ast.If) else getattr(parent, "items", [])
             child = parent
         return None, since
+
+    def still(self, names: set[str], since: list[ast.AST]) -> bool:
+        """Whether names stand for what they did, unwritten, after what was evaluated since."""
+        between = {n for part in since for n in below(part)}
+        stores = (n for n in between if isinstance(n, ast.Name) and n.id in names)
+        events = self.uses.events(self.uses.together(names))
+        touched = {e.node for e in events if e.what in (WRITE, UNKNOWN)}
+        return touched.isdisjoint(between) and all(isinstance(n.ctx, ast.Load) for n in stores)
 
     def lost_write(self, nodes: Sequence[ast.expr], targets: set[str], own: bool) -> str:
         """The write, later on, into a tensor that something else holds and that a choice between

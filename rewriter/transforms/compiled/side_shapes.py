@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from ....lowering.opinfo import having
 from ...analysis import torch_facts as tables
-from ...analysis.kinds import NO_CONST, UNKNOWN, literal
+from ...analysis.kinds import INT, NO_CONST, UNKNOWN, literal
 from ...analysis.tree_walk import surely_evaluated
 from .trace_time_checks import grouped
 
@@ -53,7 +53,8 @@ class SideShapes:
             return self.of(self.bound[node.id])
         if isinstance(node, (ast.Name, ast.Attribute)) and kind.is_tensor:
             return self._known(node, kind)
-        if kind.is_number and not kind.optional and not kind.host:
+        read = kind.host and not (isinstance(node, ast.Name) and kind.what == INT)
+        if kind.is_number and not kind.optional and not read:  # torch.cond takes no symbolic float
             return _NUMBER if self._fits(node) or _settled(node) else None
         handler = getattr(self, f"_{type(node).__name__}", None)
         asked: list[str] = []

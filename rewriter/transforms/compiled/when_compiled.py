@@ -25,7 +25,7 @@ from ...analysis.call_effects import draws
 from ...analysis.proofs import Proofs
 from ...analysis.where_safety import Plain
 from ...source.spans import Edit, Fix, Refusal, Safety
-from ..condition import Condition, condition
+from ..condition import Condition, condition, host_read
 from ..tensor_if import is_elif, value_pairs
 from ..two_sides import Chooser
 from .gradient_roots import GradientRoots
@@ -55,6 +55,12 @@ def made(node: ast.If, oracle, loose: bool = False) -> Fix | Refusal:
 def made_of_expression(node: ast.IfExp, oracle, loose: bool = False) -> Fix | Refusal:
     """The same for a conditional expression that is all of an assignment or a `return`."""
     return CompiledExpression(node, oracle, loose).fix()
+
+
+def _is_call(attribute, node):
+    """Whether an attribute is what is called within a node: a method, a function of torch."""
+    calls = (n.func for n in ast.walk(node) if isinstance(n, ast.Call))
+    return any(attribute in ast.walk(func) for func in calls)
 
 
 def _listed(side):
@@ -263,8 +269,48 @@ class Compiled:
                 return led
         found = condition(test, self.context)
         if not isinstance(found, Condition):
+            read = self._with_reads(test)
+            found = condition(read, self.context) if read is not None else found
+        if not isinstance(found, Condition):
             return found or "the test is not a tensor's value alone"
         return self._certain(found, test)
+
+    def _with_reads(self, test):
+        """A test with what names were read from in their place; None where there is no such."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            inner = self._with_reads(test.operand)
+            return inner and ast.copy_location(ast.UnaryOp(test.op, inner), test)
+        if isinstance(test, ast.Name):
+            return self._read_behind(test)
+        if not isinstance(test, ast.Compare) or len(test.ops) > 1:
+            return None
+        sides = test.left, test.comparators[0]
+        left, right = reads = [self._read_behind(s) for s in sides]
+        if left is right is None:
+            return None
+        left, right = (r or s for r, s in zip(reads, sides, strict=True))
+        return ast.copy_location(ast.Compare(left, test.ops, [right]), test)
+
+    def _read_behind(self, node):
+        """The read that a name stands for, `t.item()`, where it would give the same now."""
+        value, since = (
+            self.proofs.since_bound(node.id) if isinstance(node, ast.Name) else (None, ())
+        )
+        tensor = value is not None and host_read(value, self.context)
+        if (
+            not tensor
+            or draws(value)
+            or self.context.acts(value)
+            or "\n" in self.context.segment(value)
+        ):
+            return None
+        names = {n.id for n in _names(tensor)} - {self.torch and self.torch[0]}
+        chooser, quiet = Chooser(self.context, self.node), True
+        if any(isinstance(n, ast.Attribute) and not _is_call(n, tensor) for n in ast.walk(tensor)):
+            assigned = [s for s in since if isinstance(s, ast.stmt)]
+            plain = (isinstance(s, ast.Assign) and chooser.computes(s.value) for s in assigned)
+            quiet = all(plain)
+        return value if quiet and self.proofs.still(names, since) else None
 
     def decides(self, part):
         """Whether a part of a test needs what only runs can tell."""
