@@ -76,24 +76,40 @@ def captured_below(
 
 
 def _reads_written(inside: list[Function], context: FileContext) -> bool:
-    """Whether a tensor that is read is written there, too: the backward, which reads it again,
-    would find the number of then."""
+    """Whether a float is read from a tensor that is written in place there, too: torch may read it
+    again in the backward, and find the number of then."""
     nodes = [n for g in inside for n in _compiled_nodes(g.node, context)]
-    written = {_last_name(n) for n in nodes if isinstance(getattr(n, "ctx", None), ast.Store)}
-    targets = (written_into(n, context) for n in nodes if isinstance(n, (ast.Call, ast.AugAssign)))
-    written |= {_last_name(t) for t in targets if t is not None}
-    tensors = (host_read(n, context) or n.func.value for n in nodes if _is_host_read(n, context))
-    return any(_last_name(n) in written for t in tensors for n in ast.walk(t))
+    written = {_root_text(t) for n in nodes if (t := _written_in_place(n, context)) is not None}
+    tensors = [_read_float(n, context) for n in nodes]
+    return any(
+        _root_text(n) in written - {""} for t in tensors if t is not None for n in ast.walk(t)
+    )
 
 
-def _is_host_read(node: ast.AST, context: FileContext) -> bool:
-    return host_read(node, context) is not None or _is_likely_read(node, context)
+def _written_in_place(node: ast.AST, context: FileContext) -> ast.AST | None:
+    if isinstance(node, ast.Attribute):  # that binds it anew
+        return None
+    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
+        return None if context.kind(node.target).is_number else node.target
+    return written_into(node, context)
 
 
-def _last_name(node: ast.AST) -> str | None:
+def _read_float(node: ast.AST, context: FileContext) -> ast.expr | None:
+    """The tensor that may give a float here; None of other nodes."""
+    tensor = host_read(node, context)
+    if tensor is None and _is_likely_read(node, context) and node.func.attr == "item":
+        tensor = node.func.value
+    if tensor is None or getattr(node.func, "id", "") in ("int", "bool"):
+        return None
+    category = context.inference.tokens.category(context.kind(tensor).dtype)
+    return None if category in ("int", "bool") else tensor
+
+
+def _root_text(node: ast.AST) -> str:
+    """The source of what a node is a part, a view or a result of."""
     while isinstance(node, (ast.Subscript, ast.Call)):
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return getattr(node, "attr", getattr(node, "id", None))
+        node = getattr(node.func if isinstance(node, ast.Call) else node, "value", None)
+    return ast.unparse(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
 
 
 def _likely_reads(function: ast.FunctionDef, context: FileContext) -> list[ast.Call]:
