@@ -212,11 +212,15 @@ class ValueUses:
 
     def _set(self, target: ast.Attribute, node: ast.AST) -> Uses:
         """An attribute is set: of a module, that binds a name of it."""
-        kind, statement = self.context.kind(node), self.parents.get(target)
-        if kind.what not in ("self", MODULE):
+        if self.context.kind(node).what not in ("self", MODULE):
             return [(WRITE if target.attr == "data" else LOOK, target)]
-        grows = isinstance(statement, ast.AugAssign) and not self.context.kind(target).is_number
-        return [(WRITE, target)] if grows else []
+        if not isinstance(self.parents.get(target), ast.AugAssign):
+            return []
+        same = (n for n in self.inside if isinstance(n, ast.Attribute) and n.attr == target.attr)
+        kinds = [self.context.kind(n) for n in same]
+        if any(k.is_number for k in kinds):
+            return []
+        return [(WRITE if any(k.is_tensor for k in kinds) else LOOK, target)]
 
     def _received(self, call: ast.Call, name: str, receiver: ast.AST) -> Uses:
         """A method of the value is called."""
