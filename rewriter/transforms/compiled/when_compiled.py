@@ -161,11 +161,9 @@ class Compiled:
         tests = [self.test(t) for t in shape.tests]
         for fact in shape.facts:
             self.asked.add(fact)
-        if shape.rest:
-            return self._returned(shape, tests)
         wrong = next((t for t in tests if isinstance(t, str)), "")
-        if wrong:
-            return wrong
+        if wrong or shape.rest:
+            return wrong or self._returned(shape, tests)
         swapped = len(tests) == 1 and tests[0].negated
         tests = [replace(tests[0], negated=False)] if swapped else tests
         lines, texts = list(shape.before), [self.shown(t) for t in tests]
@@ -186,28 +184,20 @@ class Compiled:
         self.rest = {s.targets[0].id: s.value for s in shape.rest}
         self.shapes.bound, self.roots.bound = self.rest, self.rest
         values = [*shape.pairs[0][1:], *self.rest.values()]
-        why = self._tensors(values[:2]) or self._refused(values, set())
-        why = why or next(
-            (
-                f"`{n}` is no tensor"
-                for n, v in self.rest.items()
-                if not self.context.kind(v).is_tensor
-            ),
-            "",
-        )
-        if why:
-            return why
+        other = next((v for v in values if not self.context.kind(v).is_tensor), None)
+        why = other and f"`{self.text(other)}` is not known to be a tensor"
+        why = why or self._tensors(values[:2]) or self._refused(values, set())
+        lines = [self.context.segment(s) for s in shape.rest]
+        lines.append(f"return {self.context.segment(values[1])}")
+        if why or any("\n" in line for line in lines):
+            return why or "a statement has several lines"
         self.forms.add("cond")
         name = self.context.fresh_name(self.node, "otherwise", "not_taken")
-        unit, returned = self.source.indent_unit(), self.context.segment(shape.pairs[0][2])
-        body = [*(self.context.segment(s) for s in shape.rest), f"return {returned}"]
-        if any("\n" in line for line in body):
-            return "a statement has several lines"
-        taken = [f"lambda: {self._new(values[0])}", name]
-        text = self.call(
-            "cond", self.shown(tests[0]), *(taken[::-1] if tests[0].negated else taken)
-        )
-        return [f"def {name}():", *(unit + line for line in body), f"return {text}"], True
+        sides = [f"lambda: {self._new(values[0])}", name]
+        sides = sides[::-1] if tests[0].negated else sides
+        text = self.call("cond", self.shown(replace(tests[0], negated=False)), *sides)
+        unit = self.source.indent_unit()
+        return [f"def {name}():", *(unit + line for line in lines), f"return {text}"], True
 
     def _asked_early(self):
         """A name that a test binds, and that what is asked before it mentions, or ""."""
