@@ -179,9 +179,11 @@ class ValueUses:
 
     def _runs_here(self, scope: ast.AST | None) -> bool:
         """Whether it is a side of `torch.cond`, which nothing else calls."""
-        call = self.parents.get(scope) if isinstance(scope, ast.Lambda) else None
+        if not isinstance(scope, ast.Lambda):
+            return False
+        call = self.parents.get(scope)
         chosen = isinstance(call, ast.Call) and self.context.resolve(call.func) == "torch.cond"
-        return chosen and scope in call.args and self._scope(call) is self.function
+        return chosen and self._scope(call) is self.function
 
     def _climb(self, node: Located) -> Uses:
         """What becomes of a value, from the expression that has it to where it goes."""
@@ -299,9 +301,11 @@ class ValueUses:
     def _in_Assert(self, parent: ast.Assert, node: ast.AST) -> Uses:
         return [] if parent.test is node else [(TEXT, parent)]
 
-    def _in_Lambda(self, parent: ast.Lambda, node: ast.AST) -> Uses:
-        call = self.parents[parent]
-        return self._climb(call) if self._runs_here(parent) else [(UNKNOWN, node)]
+    def _in_Lambda(self, parent: ast.Lambda, node: Located) -> Uses:
+        call = self.parents.get(parent)
+        if isinstance(call, ast.Call) and self._runs_here(parent):
+            return self._climb(call)
+        return [(UNKNOWN, node)]
 
     def _in_Set(self, parent: ast.Set, node: ast.AST) -> Uses:
         return [(LOOK, parent)]

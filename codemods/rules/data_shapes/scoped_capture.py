@@ -171,6 +171,10 @@ class Model(nn.Module):
 _READ = frozenset("DYN101 DYN102 DYN103 DYN105 DYN501 DYN503 DYN504".split())
 
 
+def _is_safe(finding: Finding) -> bool:
+    return finding.fix is not None and finding.fix.safety is Safety.SAFE
+
+
 def _is_made(finding: Finding, context: FileContext) -> bool:
     """Whether the fix of a finding is to be made, by what a run shows, too."""
     fix, settings = finding.fix, context.settings
@@ -201,8 +205,24 @@ def _as_operators(
         left = _left(found, function, context) if function in functions else []
         if left:
             made = _with(left[0], _operator(function, [f.line for f in left], context))
+            rest = [f for f in found if _stands_in(f, function, context) and not _is_safe(f)]
+            if made.fix is not None and any(_breaks_beside(made.fix, f, context) for f in rest):
+                made = replace(made, fix=replace(made.fix, safety=Safety.UNSAFE, why=_BESIDE))
             found = [made if f is left[0] else f for f in found]
     return found
+
+
+_BESIDE = "the graph breaks beside these statements, too"
+
+
+def _breaks_beside(fix: Fix, finding: Finding, context: FileContext) -> bool:
+    """Whether a safe fix leaves a graph break of its function outside of what it replaces."""
+    if fix.safety is not Safety.SAFE or finding.level != ERROR or finding.code in RECOMPILES:
+        return False
+    text = context.source.text
+    replaced = [e for e in fix.edits if e.start < e.end]
+    lines = [[text.count("\n", 0, at) + 1 for at in (e.start, e.end)] for e in replaced]
+    return not any(first <= finding.line <= last for first, last in lines)
 
 
 def _operator(function: Function, lines: list[int], context: FileContext) -> Fix | Refusal:

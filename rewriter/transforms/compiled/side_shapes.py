@@ -57,7 +57,7 @@ class SideShapes:
         if kind.is_number and not kind.optional and not read:  # torch.cond takes no symbolic float
             return _NUMBER if self._fits(node) or _settled(node) else None
         handler = getattr(self, f"_{type(node).__name__}", None)
-        asked: list[str] = []
+        asked = []
         ask, self.ask = self.ask, asked.append
         found = handler(node) if handler else None
         self.ask = ask
