@@ -1,5 +1,5 @@
-"""Training steps of a decoder on several GPUs, in DistributedDataParallel or FSDP2, in turn: eager,
-dynfix and torch.compile.
+"""Training steps of a decoder on several GPUs, in DistributedDataParallel, FSDP2 or tensor
+parallelism, in turn: eager, dynfix and torch.compile.
 
 torchrun --standalone --nproc-per-node 2 benchmarks/distributed.py [--rounds 10] [--width 1024]
 
@@ -17,7 +17,9 @@ import dynfix
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
@@ -28,17 +30,16 @@ Step = Callable[[], float]
 class Block(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.heads = width // 64
         self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x.shape
-        parts = self.qkv(self.before(x)).view(batch, length, 3, self.heads, 64)
-        q, k, v = parts.permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        batch, length, _ = x.shape
+        y = self.before(x)
+        made = (f(y).view(batch, length, -1, 64).transpose(1, 2) for f in (self.q, self.k, self.v))
+        mixed = F.scaled_dot_product_attention(*made, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, -1))
         return x + self.down(F.gelu(self.up(self.between(x))))
 
 
@@ -56,11 +57,22 @@ class Decoder(nn.Module):
         return self.head(self.norm(x))
 
 
+_PARALLEL: dict[str, Any] = {
+    **dict.fromkeys(("q", "k", "v", "up"), ColwiseParallel()),
+    **dict.fromkeys(("out", "down"), RowwiseParallel()),
+}
+
+
 def wrapped(kind: str, options: argparse.Namespace) -> nn.Module:
     torch.manual_seed(0)
     model = Decoder(options.width, options.layers, 8192).cuda()
     if kind == "ddp":
         return DistributedDataParallel(model, device_ids=[torch.cuda.current_device()])
+    if kind == "tp":
+        mesh = init_device_mesh("cuda", (dist.get_world_size(),))
+        for block in model.blocks:
+            parallelize_module(block, mesh, _PARALLEL)
+        return model
     for block in model.blocks:
         fully_shard(block)
     fully_shard(model)
@@ -73,8 +85,13 @@ def step_of(kind: str, system: str, options: argparse.Namespace) -> Step:
     compiled: Any = model
     if system != "eager":
         compiled = (dynfix if system == "dynfix" else torch).compile(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    generator = torch.Generator("cuda").manual_seed(dist.get_rank())
+    kinds: dict[type, list[nn.Parameter]] = {}
+    for each in model.parameters():
+        kinds.setdefault(type(each.data), []).append(each)
+    groups = [{"params": params} for params in kinds.values()]
+    optimizer = torch.optim.AdamW(groups, lr=1e-4, fused=True)
+    seed = 0 if kind == "tp" else dist.get_rank()
+    generator = torch.Generator("cuda").manual_seed(seed)
 
     def step() -> float:
         shape = options.batch, options.length
@@ -140,7 +157,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--length", type=int, default=512)
-    parser.add_argument("--kinds", default="ddp,fsdp2")
+    parser.add_argument("--kinds", default="ddp,fsdp2,tp")
     options = parser.parse_args()
     dist.init_process_group("nccl")
     torch.cuda.set_device(dist.get_rank())

@@ -57,6 +57,9 @@ def lean_call(one: Wrapped) -> Callable[..., Any] | None:
     _refuse_wrong_twins(facts)
     if any(getattr(facts, name, 0) for name in UNUSUAL) or facts.grad_enabled_mutation is not None:
         return None
+    wrapped = (*facts.subclass_inp_meta, *facts.subclass_fw_graph_out_meta)
+    if not all(type(meta) is schemas.PlainTensorMeta for meta in wrapped):
+        return None
     if one.differentiates:
         return _differentiable(one)
     written, program = plain_writes(one), program_in(one.made_of)

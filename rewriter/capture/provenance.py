@@ -252,7 +252,7 @@ class Provenance:
             return self._parts(obj)
         path = self._paths.get(id(obj))
         if path is None:
-            return self._inside(obj, set())
+            return self._inside(obj)
         if id(obj) in self._deep or is_followed(obj) or is_placement(obj):
             return None
         self._deep.add(id(obj))
@@ -267,18 +267,17 @@ class Provenance:
                 self.content(part)
         return self._fields(obj, path)
 
-    def _inside(self, made: Any, seen: set[int]) -> None:
+    def _inside(self, made: Any) -> None:
         """What an object holds that this call made."""
-        if is_constant(made) or id(made) in seen or is_followed(made):
-            return
-        seen.add(id(made))
-        fields = vars(made).values() if isinstance(getattr(made, "__dict__", None), dict) else ()
-        slotted = (getattr(made, n) for n in slots(type(made)) if hasattr(made, n))
-        for part in (*_parts_of(made), *fields, *slotted):
-            if id(part) in self._paths or isinstance(part, BY_PARTS):
-                self.content(part)
-            else:
-                self._inside(part, seen)
+        seen, pending = set[int](), [made]
+        while pending:
+            each = pending.pop()
+            if each is not made and (id(each) in self._paths or isinstance(each, BY_PARTS)):
+                self.content(each)
+            elif id(each) not in seen and _may_hold(each):
+                seen.add(id(each))
+                pending.extend(_parts_of(each))
+                pending.extend(_fields_of(each))
 
     def _parts(self, obj: Any) -> None:
         """A partial or a slice: what it holds, by paths through it where it has one."""
@@ -458,6 +457,23 @@ class Provenance:
 
     def is_own(self, obj: Any, key: Any) -> bool:
         return bool(self._dirty) and (id(namespace(obj)), plain(key)) in self._dirty
+
+
+_OWN = __name__.partition(".")[0]
+
+
+def _may_hold(made: Any) -> bool:
+    """Whether what lies in an object may come from outside of the call."""
+    kind = type(made)
+    if is_constant(made) or is_followed(made) or kind in TRACED:
+        return False
+    return kind.__module__.partition(".")[0] not in (_OWN, "torch")
+
+
+def _fields_of(obj: Any) -> Iterable[Any]:
+    held = getattr(obj, "__dict__", None)
+    yield from held.values() if isinstance(held, dict) else ()
+    yield from (getattr(obj, name) for name in slots(type(obj)) if hasattr(obj, name))
 
 
 def _parts_of(obj: Any) -> Iterable[Any]:

@@ -25,6 +25,7 @@ from typing import Any
 from ... import __getattr__ as public
 from ...runtime import backends, diagnostics
 from ...runtime.call_sampling import CallSampler
+from ...runtime.environment.machine import MACHINE
 from ...runtime.environment.torch_versions import too_old
 from ...runtime.options import list_mode_options
 from ...runtime.signals import reach_the_user
@@ -53,7 +54,7 @@ def install(session: Session, eager_calls: int) -> None:
             diagnostics.warn_once("torch version", trouble)
             return
         if session.background is not None and seconds is not None:
-            session.background.torch_took(seconds)
+            session.background.torch_took(min(seconds, MACHINE.interpreter_seconds()))
         Hooks(session, eager_calls).__enter__()
         session.torch_is_there()
 

@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, Node
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from ...lowering.fake_tensor_mode import PacedFakeMode
 from ...lowering.graph.graph_modules import forward_of, graph_module
 from ...lowering.graph.result_strides import NOTED
 from ...runtime import diagnostics
@@ -21,7 +24,7 @@ from ...runtime.options import Options
 from ...runtime.programs.steps import CALL_INPUT, Feed
 from ..capture.numbers.symbolic import RecordedSymbols
 from ..capture.segments import LIBRARY, LOOKS, Segment
-from ..capture.values import Meta, Number
+from ..capture.values import Meta, Number, is_opaque
 
 FEWEST = 2  # operators that are worth a program
 VERSIONS = 4  # of one part, by the sizes of what it takes
@@ -113,17 +116,17 @@ def _is_compiled(node: Node) -> bool:
     return LOOKS in node.meta or bool(several)
 
 
-class PartProgram:
-    """One part, compiled for the sizes that it meets: for those of the recorded call first, then
-    with symbols for those that turn out to move."""
+Fits = Callable[[Sequence[Any]], bool]
+Program = Callable[..., Any]
 
-    __name__ = "part"
 
-    def __init__(self, segment: Segment, options: Options, compile_part: Compile) -> None:
-        self._segment, self._options, self._compile = segment, options, compile_part
-        self._plain = forward_of(segment.module)
-        self._versions: list[tuple[Callable[[Any], bool], Callable[..., Any]]] = []
-        self._seen: list[Any] = []
+class Versions:
+    """Something that is compiled for each kind of tensors that it meets, up to some number; `plain`
+    serves the others."""
+
+    def __init__(self, plain: Program) -> None:
+        self._plain = plain
+        self._versions: list[tuple[Fits, Program]] = []
         self._lock = threading.Lock()
 
     def __call__(self, *given: Any) -> Any:
@@ -135,26 +138,59 @@ class PartProgram:
         return program(*given)
 
     def _another(self, given: Sequence[Any]) -> Callable[..., Any]:
-        """A version for what is given now; the part as it is where that fails."""
+        """A version for what is given now; `plain` where that fails, from now on."""
         if len(self._versions) >= VERSIONS:
             return self._plain
-        moving = [_moving(each, now) for each, now in zip(self._seen, given, strict=False)]
-        self._seen = self._seen or [_sizes(each) for each in given]
+        fits, build = self._version(given)
         try:
-            version = self._version(given, moving)
+            program = build()
         except Exception as error:
-            why = (
-                str(error) if isinstance(error, DynfixError) else f"{type(error).__name__}: {error}"
-            )
+            known = isinstance(error, DynfixError)
+            why = str(error) if known else f"{type(error).__name__}: {error}"
             diagnostics.log.debug("a part of a graph runs in eager", exc_info=error)
             diagnostics.warn_once("part", f"a part of a graph runs in eager: {why}", why)
-            version = _matching(given, moving), self._plain
-        self._versions.append(version)
-        return version[1]
+            program = self._plain
+        self._versions.append((fits, program))
+        return program
 
-    def _version(
-        self, given: Sequence[Any], moving: list[frozenset[int]]
-    ) -> tuple[Callable[[Any], bool], Callable[..., Any]]:
+    def _version(self, given: Sequence[Any]) -> tuple[Fits, Callable[[], Program]]:
+        """Which tensors it serves, and what builds it."""
+        raise NotImplementedError
+
+
+class PartProgram(Versions):
+    """One part, compiled for the sizes that it meets: for those of the recorded call first, then
+    with symbols for those that turn out to move."""
+
+    __name__ = "part"
+
+    def __init__(self, segment: Segment, options: Options, compile_part: Compile) -> None:
+        super().__init__(forward_of(segment.module))
+        self._segment, self._options, self._compile = segment, options, compile_part
+        self._seen: list[Any] = []
+
+    def _version(self, given: Sequence[Any]) -> tuple[Fits, Callable[[], Program]]:
+        moving = [_moving(each, now) for each, now in zip(self._seen, given, strict=False)]
+        self._seen = self._seen or [_sizes(each) for each in given]
+        dims = {at: found for at, found in enumerate(moving) if found}
+        fits = _matching(given, moving)
+        if not dims:
+            return fits, lambda: self._compile(self._of(given), self._options, None)
+        numbers = {at: given[at] for at in dims if not isinstance(given[at], torch.Tensor)}
+        tensors = {at: found for at, found in dims.items() if at not in numbers}
+        symbols = RecordedSymbols(tensors, numbers)
+
+        def build() -> Program:
+            segment = self._of(given)
+            symbols.analyse((segment,), ())
+            program = self._compile(segment, self._options, symbols.examples(0, segment))
+            symbols.close()
+            return program
+
+        return (lambda now: fits(now) and symbols.holds(list(now))), build
+
+    def _of(self, given: Sequence[Any]) -> Segment:
+        """The segment with the tensors that are given now."""
         looks = tuple(Meta.of(x) if isinstance(x, torch.Tensor) else Number(x) for x in given)
         segment = dataclasses.replace(self._segment, metas=looks)
         if looks != self._segment.metas:  # strides were noted of the recorded sizes
@@ -163,17 +199,68 @@ class PartProgram:
             for node in graph.nodes:
                 node.meta.pop(NOTED, None)
             segment = dataclasses.replace(segment, module=graph_module({}, graph))
-        fits = _matching(given, moving)
-        dims = {at: found for at, found in enumerate(moving) if found}
-        if not dims:
-            return fits, self._compile(segment, self._options, None)
-        numbers = {at: given[at] for at in dims if not isinstance(given[at], torch.Tensor)}
-        tensors = {at: found for at, found in dims.items() if at not in numbers}
-        symbols = RecordedSymbols(tensors, numbers)
-        symbols.analyse((segment,), ())
-        program = self._compile(segment, self._options, symbols.examples(0, segment))
-        symbols.close()
-        return (lambda now: fits(now) and symbols.holds(list(now))), program
+        return segment
+
+
+class WrappedProgram(Versions):
+    """A graph on tensors whose classes wrap others, by `__tensor_flatten__`: AOTAutograd traces it
+    down to what they wrap, and that is compiled."""
+
+    __name__ = "wrapped"
+
+    def __init__(
+        self, segment: Segment, options: Options, plain: Program, compile_graph: Any
+    ) -> None:
+        super().__init__(plain)
+        self._segment, self._options, self._compile = segment, options, compile_graph
+
+    def _version(self, given: Sequence[Any]) -> tuple[Fits, Callable[[], Program]]:
+        opaque = [each for each in given if isinstance(each, torch.Tensor) and is_opaque(each)]
+        if not opaque or not all(map(_is_wrapper, opaque)):
+            return _always, lambda: self._plain
+
+        def build() -> Program:
+            mode = PacedFakeMode(allow_non_fake_inputs=True)
+            with torch.inference_mode(False):
+                fakes = [_fake(each, mode) for each in given]
+            program: Program = self._compile(self._segment, self._options, fakes)
+            return program
+
+        return _alike(given), build
+
+
+def _always(given: Sequence[Any]) -> bool:
+    return True
+
+
+def _is_wrapper(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and is_traceable_wrapper_subclass(tensor)
+
+
+def _fake(value: Any, mode: FakeTensorMode) -> Any:
+    is_tensor = isinstance(value, torch.Tensor)
+    return mode.from_tensor(value, static_shapes=True) if is_tensor else value
+
+
+def _alike(given: Sequence[Any]) -> Fits:
+    """Whether values are as these, in what their classes say of them too."""
+    seen = [_look(each) for each in given]
+
+    def fits(now: Sequence[Any]) -> bool:
+        return all(look == _look(each) for look, each in zip(seen, now, strict=True))
+
+    return fits
+
+
+def _look(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    look = type(value), Meta.of(value)
+    if not is_opaque(value):
+        return look
+    names, context = value.__tensor_flatten__()  # type: ignore[attr-defined]
+    parts = tuple(_look(getattr(value, name)) for name in names)
+    return *look, tuple(value.shape), value.stride(), parts, context
 
 
 def _sizes(value: Any) -> Any:

@@ -21,7 +21,7 @@ from ...runtime.options import Options
 from ...runtime.programs.autocast_state import AutocastState, enters_modes
 from ...runtime.warning_filters import suppress_warnings
 from ..capture.segments import Segment
-from ..capture.values import Meta, Number
+from ..capture.values import Meta, Number, OpaqueMeta
 from . import build_process, compile_logs, library_calls
 from .thread_modes import Modes, process_settings
 
@@ -116,9 +116,16 @@ def _with_library_calls(segment: Segment, options: Options) -> Callable[..., Any
     if segment.writes_inside or enters_modes(segment.module.graph):
         return _as_it_is(segment.module)
     program = library_calls.by_parts(segment, options, compile_segment)
+    if any(isinstance(meta, OpaqueMeta) for meta in segment.metas):
+        program = library_calls.WrappedProgram(segment, options, program, _unwrapped)
     for observe in observers:
         program = observe(segment, program, options)
     return ForeignProgram(program) if segment.writes else program
+
+
+def _unwrapped(segment: Segment, options: Options, examples: list[Any]) -> Callable[..., Any]:
+    program = _compiled(write_out_numbers(segment.module), options, examples, None)
+    return Differentiable(program, segment.module, segment.metas, segment.random)
 
 
 def _place(

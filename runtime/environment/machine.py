@@ -4,6 +4,9 @@ their own, whose clocks they move."""
 import os
 import time
 
+_TURNS = 20_000
+_LOOPS_OF_AN_IMPORT = 800  # as many as import torch 2.13 for CPUs
+
 
 class Machine:
     """This one. Every time is in seconds."""
@@ -23,6 +26,14 @@ class Machine:
     def thread_seconds(self) -> float:
         """Processor time of the calling thread."""
         return time.thread_time()
+
+    def interpreter_seconds(self) -> float:
+        """Processor seconds that importing torch's Python code takes, without its libraries, of
+        which a build for GPUs loads many: as a short loop shows it."""
+        before, texts = time.thread_time(), dict[int, str]()
+        for number in range(_TURNS):
+            texts[number & 255] = str(number)
+        return (time.thread_time() - before) * _LOOPS_OF_AN_IMPORT
 
     def sleep(self, seconds: float) -> None:
         """The calling thread rests."""

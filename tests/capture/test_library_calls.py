@@ -132,8 +132,8 @@ def test_what_stands_between_is_compiled_for_moving_sizes(monkeypatch):
     made = []
     version = PartProgram._version
 
-    def noted(self, given, moving):
-        made.append(version(self, given, moving))
+    def noted(self, given):
+        made.append(version(self, given))
         return made[-1]
 
     monkeypatch.setattr(PartProgram, "_version", noted)

@@ -53,7 +53,9 @@ def load(rec: Recorder, obj: torch.Tensor, name: str) -> Any:
     held = getattr(obj, name)
     if isinstance(held, torch.Tensor):
         return as_node(rec, getattr, (obj, name), {})
-    opaque_tensors.hold(rec, obj, name, held)
+    # a result of the graph that nobody differentiates
+    asked = rec.call(torch.Tensor.detach, (obj,), {}) if obj.requires_grad else obj
+    opaque_tensors.hold(rec, asked, name, held)
     return held
 
 
