@@ -31,6 +31,15 @@ _numbers = itertools.count()
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _RESULT = re.compile(r"(\w+)\[([^\]]*)\]")
 _MODULE = re.compile(r"\bModule (\w+)")
+_BASE = re.compile(r"[ (?]")  # ends the type of a parameter; a list keeps its `[]`
+_TYPES: dict[str, Any] = {
+    "Tensor": torch.Tensor,
+    "Module": torch.nn.Module,
+    "SymInt": int,
+    "float": (int, float),
+    "bool": bool,
+    "str": str,
+}
 
 
 def eager_op(signature: str) -> Callable[[Function], Function]:
@@ -39,7 +48,8 @@ def eager_op(signature: str) -> Callable[[Function], Function]:
     `signature` has torch's schema of the parameters, and dtypes and sizes of the tensors that are
     returned: `"(Module head, Tensor x, float limit) -> (int64[?], float32[?, 4])"`. A module is
     taken with its parameters and buffers. The graph breaks there under autocast, under
-    `dynfix.compile`, and where the function writes while gradients are noted."""
+    `dynfix.compile`, for arguments of other types, and where the function writes while gradients
+    are noted."""
 
     def decorate(function: Function) -> Function:
         operator = _operator(function, signature)
@@ -49,6 +59,8 @@ def eager_op(signature: str) -> Callable[[Function], Function]:
         def call(*args: Any) -> Any:
             if not torch.compiler.is_compiling():
                 return function(*args)
+            if not operator.takes(args):
+                return in_eager(*args)
             given = operator.flat(args)
             tracked = [t.requires_grad for t in _tensors(given)]
             learns = torch.is_grad_enabled() and any(tracked)
@@ -107,7 +119,9 @@ class _Operator:
     def __init__(self, name: str, signature: str) -> None:
         params, _, returned = signature.rpartition("->")
         self.name, self.function = name, None
-        self.modules = [p.strip().startswith("Module ") for p in params.strip()[1:-1].split(",")]
+        self.types = [_BASE.split(p.strip())[0] for p in params.strip()[1:-1].split(",")]
+        self.optional = ["?" in p for p in params.split(",")]
+        self.modules = [name == "Module" for name in self.types]
         self.results = [
             _Result(getattr(torch, dtype), _sizes(sizes, self._places(params)))
             for dtype, sizes in _RESULT.findall(returned)
@@ -144,6 +158,14 @@ class _Operator:
     def _defined(self, name: str, params: str, count: int, run: Function, fake: Function) -> Any:
         given = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
         return _define(name, f"{params} -> {given}", run, fake)
+
+    def takes(self, args: Sequence[Any]) -> bool:
+        """Whether arguments are what the signature says; asked while the code is traced."""
+        for value, name, optional in zip(args, self.types, self.optional, strict=True):
+            known = _TYPES.get(name, object)
+            if not isinstance(value, known) and not (optional and value is None):
+                return False
+        return True
 
     def flat(self, args: Sequence[Any]) -> list[Any]:
         """The arguments as the operators take them."""

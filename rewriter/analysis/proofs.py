@@ -23,6 +23,7 @@ from collections.abc import Sequence
 
 from .kinds import MODULE, Kind, Side, Sides
 from .oracle import Oracle, TextOracle
+from .tree_walk import FunctionNode, below
 from .value_uses import ESCAPE, LOOK, TEXT, UNKNOWN, WRITE, Event, ValueUses
 
 _DOUBTS = {
@@ -134,10 +135,56 @@ class Proofs:
         ordered = self._ordered(sides, targets)
         if ordered or not any(s.bare for s in sides):
             return ordered or self._written(sides, found)
+        looks = self._first([e for e in found if e.what == LOOK])
+        if looks or self._held_here_alone(sides, nodes, targets):
+            return looks
         later = [e for e in found if e.what in (WRITE, UNKNOWN) and self._after(e)]
-        looks = [e for e in found if e.what == LOOK]
-        why = self._first(looks) or self._first(later) or self._spoilt(found, self._given(targets))
+        why = self._first(later) or self._spoilt(found, self._given(targets))
         return why or self._outside(found, (WRITE, LOOK), ())
+
+    def _held_here_alone(self, sides: Sides, nodes: Sequence[ast.expr], targets: set[str]) -> bool:
+        """Whether the choice takes the only name from each tensor that eager would keep: a write
+        into a copy of it is seen by nobody else."""
+        kept = [(s.kind, n) for s, n in zip(sides, nodes, strict=True) if s.bare]
+        return all(
+            isinstance(n, ast.Name) and n.id in targets and kind.made is not None and self._own(n)
+            for kind, n in kept
+        )
+
+    def _own(self, name: ast.Name) -> bool:
+        """Whether what a name stands for was made by the last statement that binds it, in a block
+        around, and given to nobody since."""
+        made, since = self.since_bound(name.id)
+        if made is None or not self.uses.new(made):
+            return False
+        between = {n for part in since for n in below(part)}
+        given = {e.node for e in self.uses.events({name.id}) if e.what in (ESCAPE, UNKNOWN)}
+        return given.isdisjoint(between) and not self.uses.goes_to(name.id, between)
+
+    def since_bound(self, name: str) -> tuple[ast.expr | None, list[ast.AST]]:
+        """(what a name was last bound to, what is evaluated from there to the choice); None where
+        no single assignment in a block around does that."""
+        child: ast.AST = self.at
+        since: list[ast.AST] = [getattr(self.at, "test", self.at)]
+        while isinstance(parent := self.uses.parents.get(child), (ast.If, ast.With, FunctionNode)):
+            blocks = [getattr(parent, "body", ()), getattr(parent, "orelse", ())]
+            block = next((b for b in blocks if isinstance(b, list) and child in b), [])
+            for statement in reversed(block[: block.index(child)] if block else []):
+                if _binds(statement, name):
+                    plain = isinstance(statement, ast.Assign) and _is_name(statement.targets, name)
+                    return statement.value if plain else None, since
+                since.append(statement)
+            since += [parent.test] if isinstance(parent, ast.If) else getattr(parent, "items", [])
+            child = parent
+        return None, since
+
+    def still(self, names: set[str], since: list[ast.AST]) -> bool:
+        """Whether names stand for what they did, unwritten, after what was evaluated since."""
+        between = {n for part in since for n in below(part)}
+        stores = (n for n in between if isinstance(n, ast.Name) and n.id in names)
+        events = self.uses.events(self.uses.together(names))
+        touched = {e.node for e in events if e.what in (WRITE, UNKNOWN)}
+        return touched.isdisjoint(between) and all(isinstance(n.ctx, ast.Load) for n in stores)
 
     def lost_write(self, nodes: Sequence[ast.expr], targets: set[str], own: bool) -> str:
         """The write, later on, into a tensor that something else holds and that a choice between
@@ -274,6 +321,15 @@ def _one_order(one: Kind, other: Kind) -> bool:
     """Whether the axes of two tensors lie in one order in memory."""
     lines = any(k.rank is not None and k.rank < 2 for k in (one, other))
     return lines or one.order == other.order
+
+
+def _binds(statement: ast.stmt, name: str) -> bool:
+    stores = (n for n in _names(statement) if not isinstance(n.ctx, ast.Load))
+    return any(n.id == name for n in stores)
+
+
+def _is_name(targets: list[ast.expr], name: str) -> bool:
+    return len(targets) == 1 and isinstance(targets[0], ast.Name) and targets[0].id == name
 
 
 def _names(node: ast.AST) -> list[ast.Name]:

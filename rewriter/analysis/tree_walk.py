@@ -1,6 +1,7 @@
 """The nodes of a tree, quickly: functions and classes are gone through once, however many ask."""
 
 import ast
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -51,6 +52,21 @@ def parents(root: ast.AST) -> dict[ast.AST, ast.AST]:
         found.update(dict.fromkeys(held, node))
         todo += held
     return found
+
+
+def surely_evaluated(node: ast.expr) -> Iterator[ast.expr]:
+    """An expression, and those parts of it that are evaluated whatever the others give."""
+    yield node
+    if isinstance(node, ast.BoolOp):
+        parts = node.values[:1]
+    elif isinstance(node, ast.Compare):
+        parts = [node.left, node.comparators[0]]
+    elif isinstance(node, (ast.IfExp, ast.Lambda)):
+        parts = []
+    else:
+        parts = [n for n in ast.iter_child_nodes(node) if isinstance(n, ast.expr)]
+    for part in parts:
+        yield from surely_evaluated(part)
 
 
 def _below(node: ast.AST) -> tuple[ast.AST, ...]:

@@ -60,33 +60,37 @@ class ValueUses:
     # Which names stand for one tensor
 
     def together(self, seeds: Iterable[str]) -> set[str]:
-        """All names that may stand for, or hold, what one of `seeds` stands for."""
+        """All names that may stand for, or hold, what one of `seeds` stands for: those that it may
+        have come from, and all to which these go."""
         links = list(self._links())
-        found: set[str] = set(seeds)
-        before: set[str] = set()
-        while found != before:
-            before = set(found)
-            for names in links:
-                if names & found:
-                    found |= names
-        return found
+        sources = _closed(seeds, ((targets, values) for values, targets in links))
+        return _closed(sources, links)
 
-    def _links(self) -> Iterator[set[str]]:
+    def _links(self) -> Iterator[tuple[set[str], set[str]]]:
+        """(names whose tensor goes somewhere, the names that it goes to)."""
         for node in self.inside:
-            for targets, value in _bindings(node):
-                names = {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
-                plain = {t.id for t in targets if isinstance(t, ast.Name)}
-                stored = [t for t in targets if not isinstance(t, ast.Name)]
-                held = self.carried(value)
-                kept = plain | {n for t in stored for n in self._container(t)} if held else set()
-                kept |= names if held and all(isinstance(t, _HOLDERS) for t in stored) else set()
-                if kept and held:
-                    yield kept | held
-            if isinstance(node, ast.Call) and _method(node) in _KEEPERS:
-                held = set().union(*(self.carried(a) for a in node.args), set())
-                owner = getattr(node.func, "value", None)
-                if held and isinstance(owner, ast.Name) and self._local(owner.id):
-                    yield {owner.id} | held
+            yield from self._links_of(node)
+
+    def _links_of(self, node: ast.AST) -> Iterator[tuple[set[str], set[str]]]:
+        for targets, value in _bindings(node):
+            names = {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+            plain = {t.id for t in targets if isinstance(t, ast.Name)}
+            stored = [t for t in targets if not isinstance(t, ast.Name)]
+            held = self.carried(value)
+            kept = plain | {n for t in stored for n in self._container(t)} if held else set()
+            kept |= names if held and all(isinstance(t, _HOLDERS) for t in stored) else set()
+            if kept and held:
+                yield held, kept
+        if isinstance(node, ast.Call) and _method(node) in _KEEPERS:
+            held = set().union(*(self.carried(a) for a in node.args), set())
+            owner = getattr(node.func, "value", None)
+            if held and isinstance(owner, ast.Name) and self._local(owner.id):
+                yield held, {owner.id}
+
+    def goes_to(self, name: str, nodes: Iterable[ast.AST]) -> bool:
+        """Whether some nodes bind to another name, or put in a container, what a name stands
+        for."""
+        return any(name in held for node in nodes for held, _ in self._links_of(node))
 
     def _container(self, target: ast.expr) -> set[str]:
         """The local name of a container into which `target` stores."""
@@ -105,7 +109,7 @@ class ValueUses:
         if kind.what in PYTHON_NUMBERS or kind.what in (STR, NONE) or self.new(node):
             return set()
         if isinstance(node, ast.Name):
-            return {node.id}
+            return set() if self._imported(node) else {node.id}
         if isinstance(node, (ast.Constant, ast.JoinedStr, ast.Compare)):
             return set()
         if isinstance(node, ast.BinOp) and kind.is_tensor:
@@ -117,6 +121,9 @@ class ValueUses:
             parts += [node.func.value] if isinstance(node.func, ast.Attribute) else []
             return set().union(*map(self.carried, parts), set())
         return set().union(*(self.carried(c) for c in _expressions(node)), set())
+
+    def _imported(self, node: ast.Name) -> bool:
+        return node.id in self.context.names.aliases and self.context.resolve(node) is not None
 
     def new(self, node: ast.AST) -> bool:
         """Whether an expression surely gives a tensor that nothing else holds."""
@@ -146,8 +153,9 @@ class ValueUses:
         return [Event(what, at, name) for what, at in self._climb(node)]
 
     def _of(self, name: ast.Name) -> Uses:
-        if self._scope(name) is not self.function:
-            return [(UNKNOWN, name)] if not self._comprehended(name) else self._climb(name)
+        scope = self._scope(name)
+        if scope is not self.function:
+            return self._climb(name) if self._runs_here(scope) else [(UNKNOWN, name)]
         if isinstance(name.ctx, ast.Load):
             return self._climb(name)
         parent = self.parents.get(name)
@@ -169,8 +177,13 @@ class ValueUses:
         known.update(dict.fromkeys(way, found))
         return found
 
-    def _comprehended(self, node: ast.AST) -> bool:
-        return self._scope(node) is self.function
+    def _runs_here(self, scope: ast.AST | None) -> bool:
+        """Whether it is a side of `torch.cond`, which nothing else calls."""
+        if not isinstance(scope, ast.Lambda):
+            return False
+        call = self.parents.get(scope)
+        chosen = isinstance(call, ast.Call) and self.context.resolve(call.func) == "torch.cond"
+        return chosen and self._scope(call) is self.function
 
     def _climb(self, node: Located) -> Uses:
         """What becomes of a value, from the expression that has it to where it goes."""
@@ -191,13 +204,25 @@ class ValueUses:
         if isinstance(call, ast.Call) and call.func is parent:
             return self._received(call, parent.attr, node)
         if not isinstance(parent.ctx, ast.Load):
-            return [(WRITE if parent.attr == "data" else LOOK, parent)]
+            return self._set(parent, node)
         if parent.attr in _PLAIN_ATTRIBUTES:
             return []
         kind = self.context.kind(node)
         if parent.attr in _VIEW_ATTRIBUTES or not (kind.is_tensor or kind.what == "unknown"):
             return self._climb(parent)
         return [(LOOK, parent)]
+
+    def _set(self, target: ast.Attribute, node: ast.AST) -> Uses:
+        """An attribute is set: of a module, that binds a name of it."""
+        if self.context.kind(node).what not in ("self", MODULE):
+            return [(WRITE if target.attr == "data" else LOOK, target)]
+        if not isinstance(self.parents.get(target), ast.AugAssign):
+            return []
+        same = (n for n in self.inside if isinstance(n, ast.Attribute) and n.attr == target.attr)
+        kinds = [self.context.kind(n) for n in same]
+        if any(k.is_number for k in kinds):
+            return []
+        return [(WRITE if any(k.is_tensor for k in kinds) else LOOK, target)]
 
     def _received(self, call: ast.Call, name: str, receiver: ast.AST) -> Uses:
         """A method of the value is called."""
@@ -275,6 +300,12 @@ class ValueUses:
 
     def _in_Assert(self, parent: ast.Assert, node: ast.AST) -> Uses:
         return [] if parent.test is node else [(TEXT, parent)]
+
+    def _in_Lambda(self, parent: ast.Lambda, node: Located) -> Uses:
+        call = self.parents.get(parent)
+        if isinstance(call, ast.Call) and self._runs_here(parent):
+            return self._climb(call)
+        return [(UNKNOWN, node)]
 
     def _in_Set(self, parent: ast.Set, node: ast.AST) -> Uses:
         return [(LOOK, parent)]
@@ -379,6 +410,18 @@ class ValueUses:
         (place, end), (start, last) = span(event.node), span(branch)
         later = place >= last or (place <= start and end >= last)  # it holds the branch
         return later or bool(self.loops(branch) & self.loops(event.node))
+
+
+def _closed(seeds: Iterable[str], links: Iterable[tuple[set[str], set[str]]]) -> set[str]:
+    """Names with all to which links lead from them."""
+    found, todo = set(seeds), list(links)
+    before: set[str] = set()
+    while found != before:
+        before = set(found)
+        for start, end in todo:
+            if start & found:
+                found |= end
+    return found
 
 
 def _bindings(node: ast.AST) -> Iterator[tuple[list[ast.expr], ast.expr]]:

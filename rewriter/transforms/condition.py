@@ -3,8 +3,10 @@
 import ast
 from dataclasses import dataclass, replace
 
+from ...lowering.opinfo import having
 from ..analysis.call_effects import TOTAL_TESTS
 from ..analysis.kinds import SIZE, Kind, literal
+from ..analysis.tree_walk import surely_evaluated
 
 DECIDES = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<=", ast.Eq: "==", ast.NotEq: "!="}
 _READS = ("float", "int", "bool")
@@ -284,11 +286,12 @@ def _joined(test, context):
     exact = _chained(test, [p.exact or p.text for p in parts], parts, found[0])
     doubt = next((p.doubt for p in parts if p.doubt), "")
     later = zip(test.values[1:], parts[1:], strict=True)
-    partial = [(v, p) for v, p in later if not _total(v, context)]
+    reduced = frozenset(_not_empty(test.values[0], context))
+    partial = [(v, p) for v, p in later if not _total(v, context, reduced=reduced)]
     asked = [ast.parse(p.text, mode="eval").body for _, p in partial]
     if not doubt and partial and not context.total(*asked):
         doubt = "every part of the test is evaluated"
-    settled = _all_settled(parts, [v for v, _ in partial], context)
+    settled = _all_settled(parts, [v for v, _ in partial], context, reduced)
     return Condition(text, parts[0].kind, doubt=doubt, settled=settled, exact=exact)
 
 
@@ -303,13 +306,32 @@ def _chained(test, texts, parts, torch):
     return text
 
 
-def _all_settled(parts, partial, context):
+_NEED_ELEMENTS = having("raises_if_empty") & having("total")
+
+
+def _not_empty(test, context):
+    """Of what a test reduces, so that it has elements; as dumps."""
+    for node in surely_evaluated(test):
+        called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        bare = called and node.func.attr in _NEED_ELEMENTS and not (node.args or node.keywords)
+        if bare and context.kind(node.func.value).is_tensor:
+            yield ast.dump(node.func.value)
+
+
+def _has_elements(node, reduced):
+    """Whether a reduction asks a tensor that was reduced before: of numbers that compare, too."""
+    method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    bare = method and node.func.attr in _NEED_ELEMENTS and not node.args
+    return bare and ast.dump(node.func.value) in reduced
+
+
+def _all_settled(parts, partial, context, reduced):
     """The facts that free all parts of doubt: of `partial` ones, that the tensors that they ask are
     floating-point; () where that is not enough."""
     names = {}
     if any(p.doubt and not p.settled for p in parts):
         return ()
-    if not all(_total(v, context, names) for v in partial):
+    if not all(_total(v, context, names, reduced) for v in partial):
         return ()
     facts = [f for p in parts if p.doubt for f in p.settled]
     return tuple(dict.fromkeys([*facts, *(f"{n}.is_floating_point()" for n in names)]))
@@ -322,12 +344,12 @@ def is_total(tests, found, context):
     return context.total(ast.parse(found.text, mode="eval").body)
 
 
-def _total(node, context, asked=None):
+def _total(node, context, asked=None, reduced=frozenset()):
     """Whether a test on a tensor surely can be evaluated: it only asks of a tensor's elements what
     every tensor of its dtype can tell. `asked` takes the names that must be floating-point
-    tensors for that, where it is given."""
+    tensors for that, where it is given; `reduced`: what has elements."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return _total(node.operand, context, asked)
+        return _total(node.operand, context, asked, reduced)
     kind = context.kind(node)
     if asked is not None and isinstance(node, ast.Name) and kind.is_tensor:
         asked.setdefault(node.id)
@@ -336,19 +358,23 @@ def _total(node, context, asked=None):
         return kind.strided or (kind.what in ("int", "float") and not kind.optional)
     if isinstance(node, ast.Compare):
         parts = [node.left, *node.comparators]
-        real = all(_real(context.kind(p), context) or asked is not None for p in parts)
-        return real and all(_total(p, context, asked) for p in parts)
+        free = asked is not None
+        real = all(
+            free or _real(context.kind(p), context) or _has_elements(p, reduced) for p in parts
+        )
+        return real and all(_total(p, context, asked, reduced) for p in parts)
     if not isinstance(node, ast.Call) or node.keywords or len(node.args) > 1:
         return False
     read = host_read(node, context)
     if read is not None and _real(context.kind(read), context):
-        return _total(read, context, asked)
+        return _total(read, context, asked, reduced)
     full, name = context.resolve(node.func) or "", getattr(node.func, "attr", "")
     inner = node.args[0] if full.startswith("torch.") and node.args else None
     if not node.args and isinstance(node.func, ast.Attribute):
         inner = node.func.value
     known = name in TOTAL_TESTS or (asked is not None and name == "mean")
-    return inner is not None and known and _total(inner, context, asked)
+    fits = inner is not None and known and _total(inner, context, asked, reduced)
+    return fits or _has_elements(node, reduced)
 
 
 def _real(kind, context):

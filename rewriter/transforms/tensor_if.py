@@ -8,19 +8,23 @@ from ..analysis.kinds import ANY, PYTHON_NUMBERS
 from ..analysis.name_scopes import rebindings
 from ..analysis.oracle import Oracle
 from ..analysis.proofs import moves
+from ..analysis.tree_walk import below
 from ..source.spans import Edit, Fix, Refusal, Safety
 from .condition import Condition, condition, is_total
 from .two_sides import Chooser
+
+_MOST_BETWEEN = 8
 
 
 @dataclass(frozen=True)
 class Shape:
     """An `if` that computes values: `pairs` of (target text or None for return, expression if true,
     if false); `last`: the statement that the rewritten code ends with (the `if`, or the `return`
-    after it)."""
+    after it); `rest`: the assignments between them, in code that compiled code alone takes."""
 
     pairs: tuple
     last: ast.stmt
+    rest: tuple = ()
 
 
 def chosen(node: ast.If, oracle: Oracle) -> Fix | Refusal | None:
@@ -39,12 +43,15 @@ def chosen(node: ast.If, oracle: Oracle) -> Fix | Refusal | None:
 class Values:
     """An `if` with its `elif`s that computes values: `tests`, and for each target (None for return)
     its value under each of them, and without; `before`: statements to run ahead; `last`: one that
-    must follow, so that the old form does not run as well."""
+    must follow, so that the old form does not run as well; `facts`: what is to be asked before;
+    `rest`: assignments that the last value needs."""
 
     tests: tuple
     pairs: tuple
     before: tuple = ()
     last: str = ""
+    facts: tuple = ()
+    rest: tuple = ()
 
 
 def value_pairs(node: ast.If, oracle: Oracle) -> Values | str:
@@ -61,7 +68,8 @@ def value_pairs(node: ast.If, oracle: Oracle) -> Values | str:
         shape = rewrite.shape()
         if isinstance(shape, str) or rewrite.doubt:
             return shape if isinstance(shape, str) else rewrite.doubt
-        return Values((node.test,), shape.pairs, tuple(rewrite.before))
+        before, facts = tuple(rewrite.before), tuple(rewrite.facts)
+        return Values((node.test,), shape.pairs, before, facts=facts, rest=shape.rest)
     return _chain(tests, bodies, last, oracle)
 
 
@@ -201,7 +209,7 @@ class _Rewrite:
     def __init__(self, node, context, test, lead, optional=False):
         self.optional = optional  # whether what may be None is asked for by the new code
         self.node, self.context, self.test, self.lead = node, context, test, lead
-        self.before, self.doubt = [], ""
+        self.before, self.facts, self.doubt = [], [], ""
         self.source = context.source
         self.held = ""
 
@@ -334,6 +342,9 @@ class _Rewrite:
         tensor = self.context.kind(dtype.value) if isinstance(dtype, ast.Attribute) else ANY
         if tensor.is_tensor and self.context.inference.tokens.category(tensor.dtype) == "float":
             return ""
+        if self.optional and isinstance(getattr(dtype, "value", None), ast.Name):
+            self.facts.append(f"{dtype.value.id}.is_floating_point()")
+            return ""
         return "torch.finfo raises for a dtype that is not floating-point"
 
     def _returning(self, body, orelse):
@@ -341,11 +352,42 @@ class _Rewrite:
             return Shape(((None, body[0].value, orelse[0].value),), self.node)
         block, index = self.context.block(self.node)
         after = block[index + 1 :]
-        if orelse or not _is_return(after[:1]):
+        if self.optional and not orelse:
+            after = when_traced(after, self.context)
+        rest = tuple(after[:-1]) if self.optional else ()
+        after = after[len(rest) :]
+        if orelse or not _is_return(after[:1]) or not self._computed(rest):
             return "the branches do more than assign values"
         if self.context.kind(after[0].value).what == "none":
             return "one side returns nothing"
-        return Shape(((None, body[0].value, after[0].value),), after[0])
+        return Shape(((None, body[0].value, after[0].value),), after[0], rest)
+
+    def _computed(self, rest):
+        """Whether statements bind new names to what is computed alone, one after the other."""
+        targets = [_target(s, self.context) for s in rest]
+        if not all(targets) or len(set(targets)) < len(targets) or len(targets) > _MOST_BETWEEN:
+            return False
+        function, inside = (
+            self.context.function(self.node).node,
+            {n for s in rest for n in below(s)},
+        )
+        early = (n for n in below(function) if isinstance(n, (ast.Name, ast.arg)))
+        named = {
+            getattr(n, "id", "") or getattr(n, "arg", "")
+            for n in early
+            if n not in inside and n.lineno <= self.node.end_lineno
+        }
+        late = rebindings(function).shared
+        if set(targets) & (named | late) or any(
+            self._reads_late(rest, i) for i in range(len(rest))
+        ):
+            return False
+        return all(Chooser(self.context, self.node).computes(s.value) for s in rest)
+
+    def _reads_late(self, rest, index):
+        """Whether a statement reads what it, or one after it, binds."""
+        later = {_target(s, self.context) for s in rest[index:]}
+        return any(isinstance(n, ast.Name) and n.id in later for n in ast.walk(rest[index].value))
 
     def _chained(self, body, targets):
         """Whether a later value of a side uses a name that an earlier one binds."""

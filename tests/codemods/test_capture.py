@@ -394,3 +394,28 @@ def test_reads_that_decide_nothing_are_captured(body, monkeypatch):
 @pytest.mark.parametrize("body", DECIDES.values(), ids=DECIDES)
 def test_reads_that_decide_something_are_not_captured(body):
     assert "DYN506" not in {f.code for f in captured_alone(body).applied}
+
+
+_SCHEDULED = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.register_buffer("step", torch.zeros(()))
+
+    def forward(self, x):
+        self.step += 1
+        beta = min(1.0, self.step.item() / 1000)
+        return {}
+"""
+
+
+def test_what_is_written_and_read_for_the_backward_is_not_captured():
+    """torch would read it again in the backward, where it is the next call's."""
+    for returned, captured in (("self.fc(x) * beta", False), ("self.fc(x), beta", True)):
+        text = support.fixed(_SCHEDULED.format(returned), ignore=()).source.text
+        assert ("captures_reads" in text) == captured

@@ -225,3 +225,89 @@ def test_what_is_computed_for_more_than_a_print_stays():
     rows = "    if x.sum() > 0:\n        n = x * 3\n        x = x * 2\n        print(n)\n    return x, n\n"
     text = f"import torch\n\n\n@torch.compile\ndef step(x: torch.Tensor, n: torch.Tensor):\n{rows}"
     assert "n = torch.where" in support.fixed(text).source.text
+
+
+_KEPT = "y = x * 2\n    {}\n    if y.max() > 5:\n        y = y.clamp(max=5.0)\n    {}\n    return y"
+_STEP = "import torch\n\n\n@torch.compile(backend='eager')\ndef step(x: torch.Tensor):\n    "
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "safe"),
+    [
+        ("z = x + 1", "y = helper(y) + z", True),
+        ("z = [y]", "y = helper(y) + z[0]", False),
+        ("helper(y)", "y = helper(y)", False),
+        ("z = y[0]", "y.add_(1)\n    y = y + z", False),
+        ("z = torch.zeros_like(y)", "y.add_(1)\n    y = y + z", True),
+    ],
+)
+def test_a_tensor_that_one_name_alone_holds_may_be_chosen_anew(before, after, safe):
+    """Whatever writes into it later: nobody has the one that eager would keep."""
+    source = _STEP + _KEPT.format(before, after)
+    assert (_ASKED in support.fixed(source).source.text) == safe
+
+
+_SIDES = {
+    "y / y.sum(1, keepdim=True)": "y.dim() > 1",
+    "y * (5 / y.abs().max())": "",
+    "(y - y.mean()) / (y.std() + EPS)": "isinstance(EPS, float)",
+    "torch.where(y > 0, y, torch.zeros_like(y))": "",
+}
+
+
+@pytest.mark.parametrize("side", _SIDES)
+def test_a_side_that_cannot_raise_has_a_form(side):
+    source = f"{_STEP}y = x * 2\n    if y.abs().max() > 5:\n        y = {side}\n    return y\n"
+    made, plain = {"EPS": 0.1}, {"EPS": 0.1}
+    text = support.fixed(source).source.text
+    assert _ASKED in text and _SIDES[side] in text
+    exec(source.replace("@torch.compile(backend='eager')", ""), plain)
+    exec(text, made)
+    torch._dynamo.reset()
+    for scale in (0.1, 9.0, 1.0):
+        given = [torch.arange(6.0).view(2, 3).mul(scale).requires_grad_() for _ in range(2)]
+        results = [m["step"](x) for m, x in zip((made, plain), given, strict=True)]
+        torch.testing.assert_close(*results)
+        torch.testing.assert_close(
+            *(torch.autograd.grad(r.sum(), x) for r, x in zip(results, given, strict=True))
+        )
+
+
+_EARLY = """
+    n = (mask > 0).sum().item()
+    if {}:
+        return x.sum() * 0.0
+    err = (x - 1).abs() * mask
+    total = err.sum()
+    return total / n
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "sides"),
+    [
+        ("n == 0", "(mask > 0).sum() == 0, lambda: x.sum() * 0.0, otherwise"),
+        ("not n != 0", "(mask > 0).sum() != 0, otherwise, lambda: x.sum() * 0.0"),
+    ],
+)
+def test_an_early_return_before_straight_computing(test, sides):
+    head = _STEP.replace("Tensor):", "Tensor, mask: torch.Tensor):").rstrip() + _EARLY.format(test)
+    text = support.fixed(head).source.text
+    assert f"torch.cond({sides})" in text
+    plain, made = {}, {}
+    exec(head.replace("@torch.compile(backend='eager')", ""), plain)
+    exec(text, made)
+    torch._dynamo.reset()
+    for mask in (torch.ones(3), torch.zeros(3), torch.tensor([0.0, 1.0, 1.0])):
+        x = torch.randn(3)
+        torch.testing.assert_close(made["step"](x, mask), plain["step"](x, mask))
+    written = head.replace("    if", "    mask.zero_()\n    if")
+    assert "torch.cond" not in support.fixed(written).source.text
+
+
+def test_a_test_of_one_tensor_reduced_twice_is_evaluated_whole():
+    body = (
+        "if x.min() < 0 or {}.max() > 1:\n        raise ValueError(f'{{x.min()}}')\n    return x\n"
+    )
+    assert "_assert_async" in support.fixed(_STEP + body.format("x")).source.text
+    assert "_assert_async" not in support.fixed(_STEP + body.format("x[0]")).source.text

@@ -242,3 +242,54 @@ def _loaded(text, path):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+_QUEUE = """
+import torch
+from torch import nn
+
+
+class Queue(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(2, 2)
+        self.register_buffer("rows", torch.zeros(6, 2))
+        self.register_buffer("at", torch.zeros(1, dtype=torch.long))
+
+    {}
+    def put(self, keys: torch.Tensor):
+        start = int(self.at)
+        if start + keys.shape[0] > 6:
+            self.rows[start:] = keys[: 6 - start]
+        else:
+            self.rows[start : start + keys.shape[0]] = keys
+        {}
+
+    def forward(self, x):
+        out = self.fc(x) @ self.rows.clone().t()
+        self.put(x)
+        return out
+"""
+_LAST = "self.at[0] = (start + keys.shape[0]) % 6"
+
+
+@pytest.mark.parametrize(
+    ("mode", "last", "safe"),
+    [
+        ("@torch.no_grad()", _LAST, True),
+        ("", _LAST, False),  # a gradient may flow into the buffer
+        ("@torch.no_grad()", f"if start > 2:\n            {_LAST}", False),  # not on every way
+    ],
+)
+def test_what_only_writes_without_gradients_is_a_safe_operator(mode, last, safe):
+    text = support.fixed(_QUEUE.format(mode, last), ignore=()).source.text
+    assert ("@eager_op" in text) == safe
+
+
+def test_arguments_of_other_types_break_the_graph():
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: same(x) + 1, backend="eager")
+    parts = [torch.ones(2)]
+    taken = eager_op("(Tensor x) -> float32[?]")(lambda x: x[0] * 2)
+    assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert torch.compile(lambda: taken(parts) + 1, backend="eager")().tolist() == [3.0, 3.0]

@@ -5,11 +5,13 @@ nothing."""
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ....rewriter.analysis.kinds import MODULE, MODULES, TENSOR, UNKNOWN
 from ....rewriter.transforms.condition import host_read
 from ...analysis.findings import ERROR
+from ..libraries.eager_part import written_into
 
 if TYPE_CHECKING:
     from ...analysis.definitions import Function
@@ -66,8 +68,48 @@ def captured_below(
     if not (errors or any(reads.values())) or any(f.code not in _CAPTURED for f in errors):
         return None
     readers = {g for g in inside if reads[g] or any(_within(f, g.node) for f in errors)}
-    stays = all(_Flow(g.node, errors, readers, context).decides_nothing() for g in inside)
+    flows = [_Flow(g.node, errors, readers, context) for g in inside]
+    stays = all(flow.decides_nothing() for flow in flows)
+    if stays and _reads_written(inside, context):
+        stays = not any(flow.feeds_tensors() for flow in flows)
     return errors if stays else None
+
+
+def _reads_written(inside: list[Function], context: FileContext) -> bool:
+    """Whether a float is read from a tensor that is written in place there, too: torch may read it
+    again in the backward, and find the number of then."""
+    nodes = [n for g in inside for n in _compiled_nodes(g.node, context)]
+    written = {_root_text(t) for n in nodes if (t := _written_in_place(n, context)) is not None}
+    tensors = [_read_float(n, context) for n in nodes]
+    return any(
+        _root_text(n) in written - {""} for t in tensors if t is not None for n in ast.walk(t)
+    )
+
+
+def _written_in_place(node: ast.AST, context: FileContext) -> ast.AST | None:
+    if isinstance(node, ast.Attribute):  # that binds it anew
+        return None
+    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
+        return None if context.kind(node.target).is_number else node.target
+    return written_into(node, context)
+
+
+def _read_float(node: ast.AST, context: FileContext) -> ast.expr | None:
+    """The tensor that may give a float here; None of other nodes."""
+    tensor = host_read(node, context)
+    if tensor is None and _is_likely_read(node, context) and node.func.attr == "item":
+        tensor = node.func.value
+    if tensor is None or getattr(node.func, "id", "") in ("int", "bool"):
+        return None
+    category = context.inference.tokens.category(context.kind(tensor).dtype)
+    return None if category in ("int", "bool") else tensor
+
+
+def _root_text(node: ast.AST) -> str:
+    """The source of what a node is a part, a view or a result of."""
+    while isinstance(node, (ast.Subscript, ast.Call)):
+        node = getattr(node.func if isinstance(node, ast.Call) else node, "value", None)
+    return ast.unparse(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
 
 
 def _likely_reads(function: ast.FunctionDef, context: FileContext) -> list[ast.Call]:
@@ -102,6 +144,16 @@ def _within(finding: Finding, node: ast.AST) -> bool:
     return node.lineno <= finding.line <= node.end_lineno
 
 
+def _stored_at(target: ast.expr) -> Iterator[str]:
+    """The names and attributes that hold what is stored at a target, the keys left out."""
+    for part in getattr(target, "elts", ()):
+        yield from _stored_at(part)
+    if isinstance(target, (ast.Subscript, ast.Starred)):
+        yield from _stored_at(target.value)
+    elif isinstance(target, (ast.Name, ast.Attribute)):
+        yield ast.unparse(target)
+
+
 class _Flow:
     """Where the numbers and shapes that one function reads go."""
 
@@ -126,6 +178,22 @@ class _Flow:
             for statement in statements:
                 self._bind(statement)
         return not any(map(self._decides, nodes)) and all(map(self._is_whole, nodes))
+
+    def feeds_tensors(self) -> bool:
+        """Whether tensors are computed of what was read."""
+        return any(map(self._feeds, _compiled_nodes(self.function, self.context)))
+
+    def _feeds(self, node: ast.AST) -> bool:
+        if isinstance(node, ast.BinOp):
+            return self._read(node) and any(map(self._may_be_tensor, (node.left, node.right)))
+        if not isinstance(node, ast.Call) or not any(map(self._read, node.args)):
+            return False
+        return self.context.resolve(node.func) not in _PASSES
+
+    def _may_be_tensor(self, node: ast.expr) -> bool:
+        kind = self.context.kind(node)
+        attribute = isinstance(node, ast.Attribute) and not kind.is_tensor
+        return not (attribute or kind.is_number or self._is_read(node))
 
     def _is_whole(self, node: ast.AST) -> bool:
         """False for a list of what may be no integers, or of as many as data says, which Dynamo
@@ -158,11 +226,7 @@ class _Flow:
         value = getattr(statement, "iter", None) or getattr(statement, "value", None)
         targets = [*getattr(statement, "targets", ()), getattr(statement, "target", None)]
         if isinstance(value, ast.expr) and self._read(value):
-            named = (n for t in targets if t is not None for n in ast.walk(t))
-            self.names |= {
-                ast.unparse(n) for n in named if isinstance(n, (ast.Name, ast.Attribute))
-            }
-            self.names.discard("self")
+            self.names |= {name for t in targets if t is not None for name in _stored_at(t)}
 
     def _read(self, node: ast.AST) -> bool:
         return any(self._is_read(n) for n in ast.walk(node))

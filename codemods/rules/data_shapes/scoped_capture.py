@@ -47,18 +47,20 @@ class ScopedCapture(Rule):
     back. Other code is compiled as before, eager code runs as before, and inside another compiled
     module the function is inlined as it was.
 
-    It is safe where such reads are all that breaks the graph there, and their values go into
-    arithmetic, sizes, slices and results alone. It then comes before unsafe fixes of the reads.
+    It is safe where such reads are all that breaks the graph there, their values go into
+    arithmetic, sizes, slices and results alone, and no tensor is computed of what is read from one
+    that is written there, too. It then comes before unsafe fixes of the reads.
 
     With `--trace`, it is offered as well on the outermost modules of the run, where a read is left
     after all other fixes. This is unsafe: where Dynamo cannot go on with a symbol, the whole forward
     runs in eager. The helper, which dynfix has, uses torch's internals.
 
-    Findings of any rule for which no fix is left get the last one (unsafe): the statements become a
-    function that runs in eager, as one operator of the graph (`dynfix.eager_op`). Eager runs what
-    it ran. Compiled code gains no speed there, but the graph does not break, gradients flow, and
-    writes to buffers are kept. Types come from annotations or from `--trace`. With `--trace
-    --unsafe-fixes`, so do the lines at which the run broke the graph and that no rule names.
+    Findings of any rule for which no fix is left get the last one: the statements become a function
+    that runs in eager, as one operator of the graph (`dynfix.eager_op`). It is safe if no gradient
+    flows into it, and it gives nothing but new tensors of known sizes. Eager runs what it ran.
+    Compiled code gains no speed there, but the graph does not break, gradients flow, and writes to
+    buffers are kept. Types come from annotations or from `--trace`. With `--trace --unsafe-fixes`,
+    so do the lines at which the run broke the graph and that no rule names.
     """
 
     code = "DYN506"
@@ -169,6 +171,10 @@ class Model(nn.Module):
 _READ = frozenset("DYN101 DYN102 DYN103 DYN105 DYN501 DYN503 DYN504".split())
 
 
+def _is_safe(finding: Finding) -> bool:
+    return finding.fix is not None and finding.fix.safety is Safety.SAFE
+
+
 def _is_made(finding: Finding, context: FileContext) -> bool:
     """Whether the fix of a finding is to be made, by what a run shows, too."""
     fix, settings = finding.fix, context.settings
@@ -199,8 +205,24 @@ def _as_operators(
         left = _left(found, function, context) if function in functions else []
         if left:
             made = _with(left[0], _operator(function, [f.line for f in left], context))
+            rest = [f for f in found if _stands_in(f, function, context) and not _is_safe(f)]
+            if made.fix is not None and any(_breaks_beside(made.fix, f, context) for f in rest):
+                made = replace(made, fix=replace(made.fix, safety=Safety.UNSAFE, why=_BESIDE))
             found = [made if f is left[0] else f for f in found]
     return found
+
+
+_BESIDE = "the graph breaks beside these statements, too"
+
+
+def _breaks_beside(fix: Fix, finding: Finding, context: FileContext) -> bool:
+    """Whether a safe fix leaves a graph break of its function outside of what it replaces."""
+    if fix.safety is not Safety.SAFE or finding.level != ERROR or finding.code in RECOMPILES:
+        return False
+    text = context.source.text
+    replaced = [e for e in fix.edits if e.start < e.end]
+    lines = [[text.count("\n", 0, at) + 1 for at in (e.start, e.end)] for e in replaced]
+    return not any(first <= finding.line <= last for first, last in lines)
 
 
 def _operator(function: Function, lines: list[int], context: FileContext) -> Fix | Refusal:

@@ -23,6 +23,7 @@ class GradientRoots:
         function = context.function(at)
         self.function, self.own = function.node, function.self_name
         self.inside = set(ast.walk(at))
+        self.bound = {}  # names that a side binds, and to what
         self.uses = ValueUses(context, self.function)
 
     def fed(self, node, depth=0):
@@ -37,6 +38,8 @@ class GradientRoots:
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in NO_GRAD:
             return {}
         kind = self.context.kind(node)
+        if isinstance(node, ast.Name) and node.id in self.bound:
+            return self.fed(self.bound[node.id], depth)
         if isinstance(node, (ast.Name, ast.Attribute)) and kind.is_tensor:
             return self._named(node, kind, depth)
         if kind.what == "module":

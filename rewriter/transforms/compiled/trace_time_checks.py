@@ -20,13 +20,18 @@ class TraceTimeChecks:
         return TraceTimeChecks(dict(self.facts), dict(self.gradients), dict(self.histories))
 
     def texts(self, torch):
-        found = list(self.facts)
+        same = {f.rpartition(" == ")[2].removesuffix(".dtype") for f in self.facts if _DTYPES in f}
+        implied = {f"{name}.is_floating_point()" for name in same}
+        found = [f for f in self.facts if f not in implied]
         histories = [h for h in self.histories if h not in self.gradients]
         if self.gradients:
             found.append(f"not {_any_of(self.gradients)}")
         if histories:
             found.append(f"({torch}.is_grad_enabled() or not {_any_of(histories)})")
         return found
+
+
+_DTYPES = ".dtype == "
 
 
 def _any_of(names):
@@ -83,7 +88,7 @@ def _is_fact(node):
             _tail(s) in ("dtype", "shape", "stride", "numel", "dim", "device") for s in sides
         )
     if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
-        return _tail(node.args[-1]) == "Tensor"
+        return ast.unparse(node.args[-1]) == "float" or _tail(node.args[-1]) == "Tensor"
     return _tail(node) in ("is_floating_point", "requires_grad", "is_tensor", "is_grad_enabled")
 
 

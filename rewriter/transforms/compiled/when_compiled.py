@@ -25,7 +25,7 @@ from ...analysis.call_effects import draws
 from ...analysis.proofs import Proofs
 from ...analysis.where_safety import Plain
 from ...source.spans import Edit, Fix, Refusal, Safety
-from ..condition import Condition, condition
+from ..condition import Condition, condition, host_read
 from ..tensor_if import is_elif, value_pairs
 from ..two_sides import Chooser
 from .gradient_roots import GradientRoots
@@ -57,6 +57,12 @@ def made_of_expression(node: ast.IfExp, oracle, loose: bool = False) -> Fix | Re
     return CompiledExpression(node, oracle, loose).fix()
 
 
+def _is_call(attribute, node):
+    """Whether an attribute is what is called within a node: a method, a function of torch."""
+    calls = (n.func for n in ast.walk(node) if isinstance(n, ast.Call))
+    return any(attribute in ast.walk(func) for func in calls)
+
+
 def _listed(side):
     return side if isinstance(side, list) else [side]
 
@@ -71,9 +77,9 @@ class Compiled:
         self.loose, self.doubts = loose, {}
         self.tokens, self.asked = context.inference.tokens, TraceTimeChecks()
         self.proofs = Proofs(context, node)
-        self.shapes = SideShapes(context, self.asked_later)
+        self.shapes = SideShapes(context, self.asked_later, getattr(node, "test", None))
         self.torch, self.roots = context.torch(node), GradientRoots(context, node)
-        self.held, self.forms = "", set()
+        self.held, self.forms, self.rest = "", set(), {}
 
     def asked_later(self, fact):
         self.asked.add(fact)
@@ -153,9 +159,11 @@ class Compiled:
         if isinstance(shape, str):
             return shape
         tests = [self.test(t) for t in shape.tests]
+        for fact in shape.facts:
+            self.asked.add(fact)
         wrong = next((t for t in tests if isinstance(t, str)), "")
-        if wrong:
-            return wrong
+        if wrong or shape.rest:
+            return wrong or self._returned(shape, tests)
         swapped = len(tests) == 1 and tests[0].negated
         tests = [replace(tests[0], negated=False)] if swapped else tests
         lines, texts = list(shape.before), [self.shown(t) for t in tests]
@@ -171,9 +179,30 @@ class Compiled:
         leaves = bool(shape.last) or shape.pairs[0][0] is None
         return [*lines, *filter(None, [shape.last])], leaves
 
+    def _returned(self, shape, tests):
+        """The lines that return one of two values, of which the second needs statements."""
+        self.rest = {s.targets[0].id: s.value for s in shape.rest}
+        self.shapes.bound, self.roots.bound = self.rest, self.rest
+        values = [*shape.pairs[0][1:], *self.rest.values()]
+        other = next((v for v in values if not self.context.kind(v).is_tensor), None)
+        why = other and f"`{self.text(other)}` is not known to be a tensor"
+        why = why or self._tensors(values[:2]) or self._refused(values, set())
+        lines = [self.context.segment(s) for s in shape.rest]
+        lines.append(f"return {self.context.segment(values[1])}")
+        if why or any("\n" in line for line in lines):
+            return why or "a statement has several lines"
+        self.forms.add("cond")
+        name = self.context.fresh_name(self.node, "otherwise", "not_taken")
+        sides = [f"lambda: {self._new(values[0])}", name]
+        sides = sides[::-1] if tests[0].negated else sides
+        text = self.call("cond", self.shown(replace(tests[0], negated=False)), *sides)
+        unit = self.source.indent_unit()
+        return [f"def {name}():", *(unit + line for line in lines), f"return {text}"], True
+
     def _asked_early(self):
         """A name that a test binds, and that what is asked before it mentions, or ""."""
         bound = {n.target.id for n in ast.walk(self.node) if isinstance(n, ast.NamedExpr)}
+        bound |= self.rest.keys()
         texts = self.asked.texts("torch") if bound else []
         named = {n.id for t in texts for n in _names(ast.parse(t.strip(), mode="eval"))}
         return min(bound & named, default="")
@@ -230,8 +259,48 @@ class Compiled:
                 return led
         found = condition(test, self.context)
         if not isinstance(found, Condition):
+            read = self._with_reads(test)
+            found = condition(read, self.context) if read is not None else found
+        if not isinstance(found, Condition):
             return found or "the test is not a tensor's value alone"
         return self._certain(found, test)
+
+    def _with_reads(self, test):
+        """A test with what names were read from in their place; None where there is no such."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            inner = self._with_reads(test.operand)
+            return inner and ast.copy_location(ast.UnaryOp(test.op, inner), test)
+        if isinstance(test, ast.Name):
+            return self._read_behind(test)
+        if not isinstance(test, ast.Compare) or len(test.ops) > 1:
+            return None
+        sides = test.left, test.comparators[0]
+        left, right = reads = [self._read_behind(s) for s in sides]
+        if left is right is None:
+            return None
+        left, right = (r or s for r, s in zip(reads, sides, strict=True))
+        return ast.copy_location(ast.Compare(left, test.ops, [right]), test)
+
+    def _read_behind(self, node):
+        """The read that a name stands for, `t.item()`, where it would give the same now."""
+        value, since = (
+            self.proofs.since_bound(node.id) if isinstance(node, ast.Name) else (None, ())
+        )
+        tensor = value is not None and host_read(value, self.context)
+        if (
+            not tensor
+            or draws(value)
+            or self.context.acts(value)
+            or "\n" in self.context.segment(value)
+        ):
+            return None
+        names = {n.id for n in _names(tensor)} - {self.torch and self.torch[0]}
+        chooser, quiet = Chooser(self.context, self.node), True
+        if any(isinstance(n, ast.Attribute) and not _is_call(n, tensor) for n in ast.walk(tensor)):
+            assigned = [s for s in since if isinstance(s, ast.stmt)]
+            plain = (isinstance(s, ast.Assign) and chooser.computes(s.value) for s in assigned)
+            quiet = all(plain)
+        return value if quiet and self.proofs.still(names, since) else None
 
     def decides(self, part):
         """Whether a part of a test needs what only runs can tell."""
@@ -332,6 +401,7 @@ class Compiled:
         for node in (n for v in values for n in ast.walk(v)):
             kind = self.context.kind(node)
             named = isinstance(node, (ast.Name, ast.Attribute)) and kind.is_tensor
+            named = named and getattr(node, "id", "") not in self.rest
             if named and self.tokens.category(kind.dtype) not in ("float", "int", "bool"):
                 token = found.setdefault(kind.dtype, (self.tokens.some("float"), {}))
                 token[1].setdefault(self.text(node))
@@ -341,24 +411,29 @@ class Compiled:
 
     def _cond(self, text, values, targets):
         """(text, "") or ("", why)."""
-        chooser = Chooser(self.context, self.node)
-        sides = [chooser.plain.side(v) for v in values]
-        why = next((b for b in map(chooser.blocked, values) if b), "")
-        if not why and not all(map(chooser.computes, values)):
-            why = "" if self.loose else "a branch may have side effects"
-            self.doubts.setdefault(_CALLS)
-            why = why or ("a random number is drawn" if any(map(draws, values)) else "")
-        why = (
-            why
-            or chooser.differ(*values)
-            or self._raises(values)
-            or self._agree(sides, values, targets)
-        )
+        why = self._refused(values, targets)
         if why:
             return "", why
         self.forms.add("cond")
         shown = [f"lambda: {self._new(v)}" for v in values]
         return self.call("cond", text, *shown), ""
+
+    def _refused(self, values, targets):
+        """Why torch.cond cannot choose between the first two of some values, of which the others
+        are computed in the second."""
+        chooser = Chooser(self.context, self.node)
+        sides = [chooser.plain.side(v) for v in values[:2]]
+        why = next((b for b in map(chooser.blocked, values) if b), "")
+        if not why and not all(map(chooser.computes, values)):
+            why = "" if self.loose else "a branch may have side effects"
+            self.doubts.setdefault(_CALLS)
+            why = why or ("a random number is drawn" if any(map(draws, values)) else "")
+        return (
+            why
+            or chooser.differ(*values[:2])
+            or self._raises(values)
+            or self._agree(sides, values[:2], targets)
+        )
 
     def _raises(self, values):
         """Why a side may raise while it is traced, where it is not taken."""
@@ -415,6 +490,8 @@ class Compiled:
                 self.asked.add(" == ".join(f"{grouped(v, self.text(v))}.shape" for v in values))
         if one.kind.dtype == other.kind.dtype or (self.loose and _CALLS in self.doubts):
             return ""  # asking would call what is called
+        if self._floats_of_one_dtype(values):
+            return ""
         if any(_picks(v) or draws(v) for v in values):
             if not self.loose:
                 return "the branches may give different dtypes"
@@ -423,6 +500,20 @@ class Compiled:
         texts = [grouped(v, self.text(v)) for v in values]
         self.asked.add(f"{texts[0]}.dtype == {texts[1]}.dtype")
         return ""
+
+    def _floats_of_one_dtype(self, values):
+        """Whether both sides have one dtype if it is floating-point, which is asked then."""
+        facts = []
+        self.shapes.ask = facts.append
+        one = self.shapes.one_dtype(*values)
+        self.shapes.ask = self.asked_later
+        if not isinstance(one, int):
+            return False
+        if self.tokens.category(one) != "float":
+            facts.append(f"{self.shapes.named[one]}.is_floating_point()")
+        for fact in facts:
+            self.asked.add(fact)
+        return True
 
     def _gradients(self, sides, values):
         """Tensors that one side feeds and another does not must not require a gradient."""

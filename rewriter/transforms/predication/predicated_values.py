@@ -49,6 +49,23 @@ def _is_zero(node):
     return isinstance(node, ast.Constant) and type(node.value) is int and node.value == 0
 
 
+def _is_detached(node):
+    """Whether it is made of one tensor alone, without its history."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr == "detach":
+            return True
+        if node.args or node.keywords:
+            return False
+        node = node.func.value
+    return isinstance(node, ast.Attribute) and node.attr == "data"
+
+
+def _without_detach(node):
+    """What is compared has no gradient anyway."""
+    called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    return node.func.value if called and node.func.attr == "detach" else node
+
+
 def parsed(text):
     return ast.parse(text, mode="eval").body
 
@@ -191,6 +208,8 @@ class PredicatedValues:
         kind, value = self.context.kind(read), self.convert(read).node
         category = self.context.inference.tokens.category(kind.dtype)
         value = value if kind.rank == 0 else method(value, "reshape", ast.Tuple([], ast.Load()))
+        if category not in ("int", "bool") and not _is_detached(value):
+            value = method(value, "detach")  # no gradient flows through a number
         wanted = node.func.id if isinstance(node.func, ast.Name) else ""
         if wanted == "int" and category != "int":
             value = method(value, "long")
@@ -540,8 +559,9 @@ class PredicatedValues:
         plain = (ast.Is, ast.IsNot, ast.In, ast.NotIn)
         if any(isinstance(op, plain) for op in node.ops):
             return self._parts(node)
-        pairs = zip(values, node.ops, values[1:], strict=False)
-        made = [ast.Compare(a.node, [op], [b.node]) for a, op, b in pairs]
+        compared = [_without_detach(v.node) for v in values]
+        pairs = zip(compared, node.ops, compared[1:], strict=False)
+        made = [ast.Compare(a, [op], [b]) for a, op, b in pairs]
         decided = number or any(map(self.is_tensor, parts))
         if len(made) > 1 and decided:
             whole = made[0]
