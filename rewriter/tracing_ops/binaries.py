@@ -283,13 +283,15 @@ def _membership(rec: Recorder, op: str, function: Callable[..., Any], a: Any, b:
 
 
 def _is_among(rec: Recorder, a: Any, values: Any) -> bool:
-    """`a in values` of a list or tuple, as C does it: the very object, or an equal one."""
-    items.guard_structure(rec, values)
-    for value in values:
+    """`a in values` of a list or tuple, as C does it: the very object, or an equal one. What
+    stands behind it may change."""
+    for index in range(len(values)):
+        value = items.load(rec, values, index)
         if _identity(rec, operator.is_, value, a):
             return True
         if branches.truth(rec, compare(rec, "==", operator.eq, value, a)):
             return True
+    items.guard_structure(rec, values)
     return False
 
 

@@ -339,3 +339,13 @@ def test_a_list_that_holds_itself_has_a_type():
         return x * 2, type(held), len(held), held[1] is held
 
     one_graph(same(lambda: program, (X,), (Y,), (X,)))
+
+
+def test_what_stands_behind_an_element_may_change():
+    """As torch's own lists of types do, when a part of torch is loaded."""
+    kinds = [int, float]
+    fn = same(lambda: lambda x, kind: x * 2 if kind in kinds else x * 3, (X, int), (X, int))
+    kinds.append(str)
+    assert torch.equal(fn(X, int), X * 2) and len(recordings(fn)) == 1
+    kinds.remove(int)
+    assert torch.equal(fn(X, int), X * 3) and len(recordings(fn)) == 2
