@@ -65,12 +65,13 @@ def load(rec: Recorder, obj: Any, name: str) -> Any:
         return _of_super(rec, obj, name)
     if type(obj) is types.MethodType and on_class(types.MethodType, name) is MISSING:
         return _of_function(rec, obj.__func__, name)
-    if type(obj).__module__ == "builtins" and not hasattr(obj, "__dict__"):
+    plain = type(obj).__module__ == "builtins" and not hasattr(obj, "__dict__")
+    if plain and type(obj) is not types.CellType:
         return rec.once(getattr, (obj, name))
     if rec.known.is_own(obj, name):
         return rec.once(getattr, (obj, name))
-    if type(obj) is threading.local:
-        return _of_thread(rec, obj, name)
+    if type(obj) in (threading.local, types.CellType):
+        return _unlisted(rec, obj, name)
     if isinstance(obj, torch._ops.OpOverloadPacket):
         getattr(obj, name)  # which puts it there when it is first read
     hook = python_method(rec, obj, "__getattribute__")
@@ -86,12 +87,14 @@ def _of_function(rec: Recorder, function: Any, name: str) -> Any:
     return load(rec, function, name)
 
 
-def _of_thread(rec: Recorder, obj: threading.local, name: str) -> Any:
-    """Every thread has attributes of its own, in no `__dict__` of the object."""
+def _unlisted(rec: Recorder, obj: threading.local | types.CellType, name: str) -> Any:
+    """What stands in no `__dict__` of the object: each thread's own, or what a variable holds."""
     path = rec.known.touch(obj)
-    if not hasattr(obj, name):
-        rec.stop(catalogue.UNSUPPORTED, f"this thread has no {name}")
-    value = rec.once(getattr, (obj, name))
+    try:
+        value = rec.once(getattr, (obj, name))
+    except (AttributeError, ValueError):  # of an empty cell
+        rec.stop(catalogue.UNSUPPORTED, f"{name} of a {type(obj).__name__} is not there")
+        raise
     return value if path is None else rec.known.loaded(value, Attr(path, name))
 
 
