@@ -18,6 +18,7 @@ from ..capture.guarded_kinds import BY_IDENTITY, is_constant
 from ..capture.numbers import scalars, traced_arrays
 from ..capture.recording import may_be_made
 from ..capture.trace import Recorder
+from ..capture.values import is_opaque
 from . import data_stores, descriptors, items
 from .calls import custom_functions, distributed_tensors, gradients, host_calls, log_calls
 from .descriptors import guard_class
@@ -450,6 +451,10 @@ def store(rec: Recorder, obj: Any, name: str, value: Any) -> None:
             return
         if name == "grad":
             return gradients.store(rec, obj, value)
+        with torch._C.DisableTorchFunctionSubclass():
+            opaque = is_opaque(obj)
+        if opaque:  # whose class may read it for each operator
+            rec.stop(catalogue.UNSUPPORTED, f"a store to {name} of a {type(obj).__name__}")
         if hasattr(type(obj), name) or rec.known.path_of(obj) is None:
             return _set_on_made_tensor(rec, obj, name, value)
     setter = python_method(rec, obj, "__setattr__")
