@@ -53,9 +53,10 @@ def guard_absent(rec: Recorder, fn: types.FunctionType) -> None:
         if name not in fn.__globals__ and name not in _BUILTINS:
             _shadowless(rec, fn, name)
     for name in code.co_freevars:
-        cell, path = _cell(rec, fn, name)
-        if path is not None and _is_empty(cell):
-            rec.outcomes.append((0, Apply(_is_empty, (leaf(rec, cell),)), True))
+        cell, _ = _cell(rec, fn, name)
+        recipe = None if cell is None else leaf(rec, cell)
+        if recipe is not None and _is_empty(cell):
+            rec.outcomes.append((0, Apply(_is_empty, (recipe,)), True))
 
 
 def _is_empty(cell: types.CellType) -> bool:
