@@ -593,3 +593,13 @@ def test_infinities_and_nan():
     ):
         x = torch.tensor(values, dtype=torch.float32)
         same(compiled(x), program(x))
+
+
+def test_integers_are_rounded_to_places_of_the_call():
+    def program(x, places):
+        return np.round(x.numpy()[0], places.numpy()[0])
+
+    compiled = dynfix.compile(program, backend="eager")
+    for value, places in ((10, 2), (14, -1), (27, -1), (27, 0)):
+        given = torch.tensor([value]), torch.tensor([places])
+        same(compiled(*given), program(*given))

@@ -420,6 +420,8 @@ def _refused(name: str, ours: Any, args: Any, kwargs: Any) -> str:
     kind = kwargs.get("kind") or next((each for each in args[1:] if type(each) is str), "")
     if name == "argsort" and kind not in ("stable", "mergesort"):
         return ", in which the order of equals is not determined"
+    if name in ("round", "around") and _kind(args[0]) in ("i", "u"):
+        return " of integers"
     if name == "nan_to_num" and (len(args) > 1 or "copy" in kwargs):
         return ", which may write to it"
     if name == "svd" and kwargs.get("compute_uv", True):
