@@ -25,6 +25,8 @@ from ...runtime.programs.steps import CALL_INPUT, Feed
 from ..capture.numbers.symbolic import RecordedSymbols
 from ..capture.segments import LIBRARY, LOOKS, Segment
 from ..capture.values import Meta, Number, is_opaque
+from ..source.live_source import NotRewritable
+from ..tracing_ops.calls.effect_free_code import NotEffectFree, WrapperReads
 
 FEWEST = 2  # operators that are worth a program
 VERSIONS = 4  # of one part, by the sizes of what it takes
@@ -218,6 +220,11 @@ class WrappedProgram(Versions):
         opaque = [each for each in given if isinstance(each, torch.Tensor) and is_opaque(each)]
         if not opaque or not all(map(_is_wrapper, opaque)):
             return _always, lambda: self._plain
+        try:
+            reads = [WrapperReads(kind) for kind in set(map(type, opaque))]
+        except (NotEffectFree, NotRewritable) as error:
+            diagnostics.log.debug("operators on wrapped tensors run as they are: %s", error)
+            return _always, lambda: self._plain
 
         def build() -> Program:
             mode = PacedFakeMode(allow_non_fake_inputs=True)
@@ -226,7 +233,8 @@ class WrappedProgram(Versions):
             program: Program = self._compile(self._segment, self._options, fakes)
             return program
 
-        return _alike(given), build
+        alike = _alike(given)
+        return lambda now: all(each.hold() for each in reads) and alike(now), build
 
 
 def _always(given: Sequence[Any]) -> bool:
@@ -234,7 +242,14 @@ def _always(given: Sequence[Any]) -> bool:
 
 
 def _is_wrapper(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and is_traceable_wrapper_subclass(tensor)
+    """Whether it can be traced down to what it wraps, and what its class says of it stays."""
+    if tensor.layout is not torch.strided or not is_traceable_wrapper_subclass(tensor):
+        return False
+    try:
+        hash(tensor.__tensor_flatten__()[1])
+    except TypeError:  # a list, which may be written to
+        return False
+    return True
 
 
 def _fake(value: Any, mode: FakeTensorMode) -> Any:

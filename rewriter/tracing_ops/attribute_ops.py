@@ -18,6 +18,7 @@ from ..capture.guarded_kinds import BY_IDENTITY, is_constant
 from ..capture.numbers import scalars, traced_arrays
 from ..capture.recording import may_be_made
 from ..capture.trace import Recorder
+from ..capture.values import is_opaque
 from . import data_stores, descriptors, items
 from .calls import custom_functions, distributed_tensors, gradients, host_calls, log_calls
 from .descriptors import guard_class
@@ -65,12 +66,13 @@ def load(rec: Recorder, obj: Any, name: str) -> Any:
         return _of_super(rec, obj, name)
     if type(obj) is types.MethodType and on_class(types.MethodType, name) is MISSING:
         return _of_function(rec, obj.__func__, name)
-    if type(obj).__module__ == "builtins" and not hasattr(obj, "__dict__"):
+    plain = type(obj).__module__ == "builtins" and not hasattr(obj, "__dict__")
+    if plain and type(obj) is not types.CellType:
         return rec.once(getattr, (obj, name))
     if rec.known.is_own(obj, name):
         return rec.once(getattr, (obj, name))
-    if type(obj) is threading.local:
-        return _of_thread(rec, obj, name)
+    if type(obj) in (threading.local, types.CellType):
+        return _unlisted(rec, obj, name)
     if isinstance(obj, torch._ops.OpOverloadPacket):
         getattr(obj, name)  # which puts it there when it is first read
     hook = python_method(rec, obj, "__getattribute__")
@@ -86,12 +88,14 @@ def _of_function(rec: Recorder, function: Any, name: str) -> Any:
     return load(rec, function, name)
 
 
-def _of_thread(rec: Recorder, obj: threading.local, name: str) -> Any:
-    """Every thread has attributes of its own, in no `__dict__` of the object."""
+def _unlisted(rec: Recorder, obj: threading.local | types.CellType, name: str) -> Any:
+    """What stands in no `__dict__` of the object: each thread's own, or what a variable holds."""
     path = rec.known.touch(obj)
-    if not hasattr(obj, name):
-        rec.stop(catalogue.UNSUPPORTED, f"this thread has no {name}")
-    value = rec.once(getattr, (obj, name))
+    try:
+        value = rec.once(getattr, (obj, name))
+    except (AttributeError, ValueError):  # of an empty cell
+        rec.stop(catalogue.UNSUPPORTED, f"{name} of a {type(obj).__name__} is not there")
+        raise
     return value if path is None else rec.known.loaded(value, Attr(path, name))
 
 
@@ -447,6 +451,10 @@ def store(rec: Recorder, obj: Any, name: str, value: Any) -> None:
             return
         if name == "grad":
             return gradients.store(rec, obj, value)
+        with torch._C.DisableTorchFunctionSubclass():
+            opaque = is_opaque(obj)
+        if opaque:  # whose class may read it for each operator
+            rec.stop(catalogue.UNSUPPORTED, f"a store to {name} of a {type(obj).__name__}")
         if hasattr(type(obj), name) or rec.known.path_of(obj) is None:
             return _set_on_made_tensor(rec, obj, name, value)
     setter = python_method(rec, obj, "__setattr__")

@@ -8,8 +8,9 @@ from typing import Any
 
 from ...runtime.cache.live_objects import GlobalNames
 from ...runtime.guards.guard import Attr, Cell, Is, Item, Missing, Obj, Path
-from ...runtime.programs.recipes import Apply, ConstRecipe
+from ...runtime.programs.recipes import Apply
 from ..capture.effects import SideEffect, constant, set_cell
+from ..capture.recording import leaf
 from ..capture.trace import Recorder
 from .lookup import is_stable
 
@@ -46,9 +47,11 @@ def guard_absent(rec: Recorder, fn: types.FunctionType) -> None:
     for name in code.co_names:
         if name not in fn.__globals__ and name not in _BUILTINS:
             _shadowless(rec, fn, name)
-    for cell in fn.__closure__ or ():
-        if _is_empty(cell):
-            rec.outcomes.append((0, Apply(_is_empty, (ConstRecipe(cell),)), True))
+    for name in code.co_freevars:
+        cell, _ = _cell(rec, fn, name)
+        recipe = None if cell is None else leaf(rec, cell)
+        if recipe is not None and _is_empty(cell):
+            rec.outcomes.append((0, Apply(_is_empty, (recipe,)), True))
 
 
 def _is_empty(cell: types.CellType) -> bool:
@@ -66,17 +69,23 @@ def globals_path(fn: types.FunctionType) -> Path:
 
 
 def load_free(rec: Recorder, fn: types.FunctionType, name: str, value: Any) -> Any:
-    cell = _cell(fn, name)
-    path = None if cell is None else rec.known.path_of(fn)
-    if path is None or rec.known.is_own(cell, name):
+    cell, path = _cell(rec, fn, name)
+    if path is None or rec.known.is_own(cell, "cell_contents"):
         return value
-    return rec.known.loaded(value, Cell(path, fn.__code__.co_freevars.index(name)))
+    return rec.known.loaded(value, path)
 
 
-def _cell(fn: types.FunctionType, name: str) -> Any:
-    if fn.__closure__ is None or name not in fn.__code__.co_freevars:
-        return None
-    return fn.__closure__[fn.__code__.co_freevars.index(name)]
+def _cell(rec: Recorder, fn: types.FunctionType, name: str) -> tuple[Any, Path | None]:
+    """The cell of a variable that a function from outside closes over, and the path of what it
+    holds. Other functions may have it, too."""
+    path, names = rec.known.path_of(fn), fn.__code__.co_freevars
+    if fn.__closure__ is None or name not in names or path is None:
+        return None, None
+    index = names.index(name)
+    cell = fn.__closure__[index]
+    rec.known.fixed(cell, Item(Attr(path, "__closure__"), index))
+    rec.known.touch(cell)
+    return cell, Cell(path, index)
 
 
 def store_global(rec: Recorder, fn: types.FunctionType, name: str, value: Any) -> Any:
@@ -89,10 +98,10 @@ def store_global(rec: Recorder, fn: types.FunctionType, name: str, value: Any) -
 
 
 def store_free(rec: Recorder, fn: types.FunctionType, name: str, value: Any) -> Any:
-    cell = _cell(fn, name)
-    if cell is not None and rec.known.path_of(fn) is not None:
-        rec.effects.append(SideEffect(set_cell, (constant(cell), value)))
-        rec.known.wrote(cell, name)
+    cell, path = _cell(rec, fn, name)
+    if path is not None:
+        rec.effects.append(SideEffect(set_cell, (cell, value)))
+        rec.known.wrote(cell, "cell_contents")
     return value
 
 

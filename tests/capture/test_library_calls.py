@@ -1,11 +1,14 @@
 """Graphs of our own compiler with calls of the library: of operators whose results have sizes that
 data decides, on sparse, nested and wrapped tensors."""
 
+import random
+
 import dynfix
 import pytest
 import torch
 import torch.nn.functional as F
-from dynfix.rewriter.frontend.library_calls import PartProgram
+from dynfix.rewriter.frontend.library_calls import PartProgram, WrappedProgram
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils import _pytree as pytree
 
 lin = torch.nn.Linear(4, 3)
@@ -163,3 +166,120 @@ def test_inputs_that_only_the_library_takes():
         dense, x = torch.randn(size, 4) * (torch.rand(size, 4) > 0.5), torch.randn(4, 2)
         matrix = dense.to_sparse() if kind == "coo" else dense.to_sparse_csr()
         torch.testing.assert_close(compiled(matrix, x), (matrix @ x).relu() + size)
+
+
+# -- classes that wrap a tensor
+
+
+class Wrapping(torch.Tensor):
+    @staticmethod
+    def __new__(cls, inner, meta=None):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner, meta=None):
+        self.inner, self.meta = inner, meta
+
+    def __tensor_flatten__(self):
+        return ["inner"], self.meta
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner, meta, size, stride):
+        return cls(inner["inner"], meta)
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        meta = next(each.meta for each in args if isinstance(each, Wrapping))
+        plain = pytree.tree_map_only(Wrapping, lambda each: each.inner, args)
+        made = pytree.tree_leaves(func(*plain, **(kwargs or {})))[0]
+        return cls(made, meta) if isinstance(made, torch.Tensor) else made
+
+
+FACTOR, SEEN = 1.0, []
+
+
+class ByConstant(Wrapping):
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        plain = pytree.tree_map_only(Wrapping, lambda each: each.inner, args)
+        return ByConstant(func(*plain, **(kwargs or {})) * FACTOR)
+
+
+class Logging(Wrapping):
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        SEEN.append(func.__name__)
+        plain = pytree.tree_map_only(Wrapping, lambda each: each.inner, args)
+        return Logging(func(*plain, **(kwargs or {})))
+
+
+class CountingItself(Wrapping):
+    count = 0
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        cls.count += 1
+        plain = pytree.tree_map_only(Wrapping, lambda each: each.inner, args)
+        return CountingItself(func(*plain, **(kwargs or {})) * cls.count)
+
+
+class Drawing(Wrapping):
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        plain = pytree.tree_map_only(Wrapping, lambda each: each.inner, args)
+        return Drawing(func(*plain, **(kwargs or {})) + random.random())
+
+
+class ByMeta(Wrapping):
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        meta = next(each.meta for each in args if isinstance(each, Wrapping))
+        plain = pytree.tree_map_only(Wrapping, lambda each: each.inner, args)
+        return ByMeta(func(*plain, **(kwargs or {})) * meta[0], meta)
+
+
+@pytest.mark.parametrize("kind", [ByConstant, Logging, CountingItself, Drawing, ByMeta])
+def test_what_a_class_does_besides_computing(kind, monkeypatch):
+    found = []
+    for call in (deeper, dynfix.compile(deeper)):
+        SEEN.clear()
+        CountingItself.count = 0
+        random.seed(0)
+        meta = [1.0]
+        for turn in range(5):
+            monkeypatch.setitem(globals(), "FACTOR", float(turn))
+            meta[0] = turn
+            values = call(kind(torch.arange(3.0), meta)).inner
+            found.append(([round(each, 4) for each in values.tolist()], list(SEEN)))
+    assert found[5:] == found[:5]
+
+
+def deeper(x):
+    return ((x * 2).sin() + 1).relu()
+
+
+def test_a_class_that_only_computes_is_compiled(monkeypatch):
+    kinds, version = [], WrappedProgram._version
+
+    def noted(self, given):
+        kinds.append(type(given[0]))
+        return version(self, given)
+
+    monkeypatch.setattr(WrappedProgram, "_version", noted)
+    compiled = dynfix.compile(deeper)
+    for turn in range(4):
+        x = torch.arange(3.0) + turn
+        assert torch.allclose(compiled(TwoTensor(x, x * 2)).b, deeper(x * 2))
+    assert kinds == [TwoTensor]
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_store_to_what_a_class_reads(backend):
+    def stores(x):
+        x.inner = x.inner + 1
+        return x * 2
+
+    compiled = dynfix.compile(stores, backend=backend)
+    for turn in range(4):
+        x = Wrapping(torch.arange(3.0) + turn)
+        assert torch.equal(compiled(x).inner, (torch.arange(3.0) + turn + 1) * 2)
+        assert torch.equal(x.inner, torch.arange(3.0) + turn + 1)

@@ -430,3 +430,117 @@ def test_a_function_that_stands_before_torchs_own_runs_once(backend, name, monke
         x = torch.randn(2, 3)
         torch.testing.assert_close(call(x), (own(x, *more) + 1) * 2)
         assert len(calls) == turn + 1
+
+
+# -- functions that are made anew for each call
+
+
+def counting():
+    count = 0
+
+    def step(x):
+        nonlocal count
+        count += 1
+        return x * count
+
+    def read(x):
+        return x - count
+
+    return step, read
+
+
+def nested():
+    count = 0
+
+    def step(x):
+        def add():
+            nonlocal count
+            count += 1
+
+        add()
+        return x * count
+
+    return step, lambda x: x - count
+
+
+def averaging():
+    mean = torch.zeros(3)
+
+    def step(x):
+        nonlocal mean
+        mean = mean / 2 + x
+        return mean * 2
+
+    return step, lambda x: x - mean
+
+
+def both(x, step, read):
+    step(x)
+    return step(x) + read(x) * 10
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("make", [counting, nested, averaging])
+def test_variables_of_functions_made_anew(make, backend):
+    """They are written where the functions of this call have them, be they the same or others."""
+    found = []
+    for call in (both, dynfix.compile(both, backend=backend)):
+        x, one, other = torch.arange(3.0), make(), make()
+        seen = [call(x, *given) for given in (one, make(), (one[0], other[1]), one, other)]
+        found.append((*seen, one[1](x), other[1](x)))
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_a_variable_that_another_function_shares():
+    found = []
+    for compiled in (lambda call: call, lambda call: dynfix.compile(call, backend="eager")):
+        step, read = counting()
+        call = compiled(lambda x, given, read=read: given(x) + read(x))
+        others = [counting()[0], step, step, counting()[0], step]
+        found.append([call(torch.arange(3.0), given) for given in others])
+    torch.testing.assert_close(found[1], found[0])
+
+
+def scaling(k):
+    return lambda x: x * k
+
+
+def unset():
+    if not torch:
+        k = 1
+
+    def step(x):
+        try:
+            return x * k
+        except NameError:
+            return x
+
+    return step
+
+
+def of_a_cell(x, given):
+    try:
+        return x + given.__closure__[0].cell_contents
+    except ValueError:
+        return x
+
+
+@pytest.mark.parametrize("call", [of_a_cell, lambda x, given: given(x) + 1])
+def test_what_a_cell_holds(call):
+    compiled = dynfix.compile(call, backend="eager")
+    given = scaling(2)
+    for turn, function in enumerate((unset(), given, unset(), scaling(3), given, scaling(5))):
+        assert torch.equal(compiled(X, function), call(X, function))
+        given.__closure__[0].cell_contents = turn
+
+
+def test_a_cell_of_a_function_from_outside():
+    k = 2
+
+    def scaled(x):
+        return x * k
+
+    compiled = dynfix.compile(lambda x: of_a_cell(x, scaled), backend="eager")
+    for turn in range(4):
+        k = turn + 3
+        assert torch.equal(compiled(X), X + k)

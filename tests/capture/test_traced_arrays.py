@@ -536,3 +536,70 @@ def test_a_number_of_a_tensor_is_the_index():
         return x[int(x.argmax()) % 3]
 
     check(program, whole=False)
+
+
+# -- what the values of the first calls do not show
+
+
+WRITING = {
+    "a result by position": lambda x, y: np.isneginf(x.numpy(), y.numpy()),
+    "a method's": lambda x, y: x.numpy().conj(y.numpy()),
+    "copy=False": lambda x, y: np.nan_to_num(x.numpy(), copy=False),
+    "copy by position": lambda x, y: np.nan_to_num(y.numpy(), False),
+}
+
+
+@pytest.mark.parametrize("program", WRITING.values(), ids=WRITING)
+def test_functions_that_write_to_an_argument(program):
+    compiled = dynfix.compile(program, backend="eager")
+    for turn in range(4):
+        values = [torch.randn(3), torch.tensor([1.0, np.nan if turn > 1 else 2, np.nan])]
+        given = [[each.clone() for each in values[:: 1 - turn % 2 * 2]] for _ in range(2)]
+        same(compiled(*given[0]), program(*given[1]))
+        same(*given)
+
+
+def test_numbers_that_do_not_fit_where_they_are_stored():
+    def stores(x, y):
+        x.numpy()[0] = y.numpy()[0]
+        return x + 1
+
+    for kind in (torch.int8, torch.int64, torch.float32):
+        compiled = dynfix.compile(stores, backend="eager")
+        for value in (3.5, -7.0, 1e30, np.nan, 2.5):
+            found = []
+            for call in (compiled, stores):
+                x = torch.zeros(2, dtype=kind)
+                try:
+                    found.append([call(x, torch.tensor([value], dtype=torch.float64)), x])
+                except (OverflowError, ValueError) as error:
+                    found.append([str(error), x])
+            same(*found)
+
+
+def test_infinities_and_nan():
+    def program(x):
+        a = x.numpy()
+        rows = np.median(a.reshape(2, 3), axis=0), np.median(a.reshape(3, 2), -1, keepdims=True)
+        return np.median(a), np.median(a[:5]), *rows, np.median(np.isnan(a).astype("i4"))
+
+    compiled = dynfix.compile(program, backend="eager", fullgraph=True)
+    inf, nan = np.inf, np.nan
+    for values in (
+        [1, 2, 3, 4, 5, 6],
+        [inf, 1, inf, -inf, 2, 0],
+        [nan, 1, 2, inf, 4, 5],
+        [inf] * 6,
+    ):
+        x = torch.tensor(values, dtype=torch.float32)
+        same(compiled(x), program(x))
+
+
+def test_integers_are_rounded_to_places_of_the_call():
+    def program(x, places):
+        return np.round(x.numpy()[0], places.numpy()[0])
+
+    compiled = dynfix.compile(program, backend="eager")
+    for value, places in ((10, 2), (14, -1), (27, -1), (27, 0)):
+        given = torch.tensor([value]), torch.tensor([places])
+        same(compiled(*given), program(*given))

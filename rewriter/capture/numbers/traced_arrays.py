@@ -42,10 +42,11 @@ _SIZES: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 _STATIC = frozenset(("dtype", "ndim", "itemsize", "__class__", "__array_priority__"))
 # They write; or give what the library below decides, such as a sign; or are other ones in torch,
-# which rounds in `fix`, and takes NaN, the sign of a zero or negative numbers otherwise.
+# which rounds in `fix`, and takes NaN, the sign of a zero, infinities or negative numbers
+# otherwise.
 _NO_FORM = frozenset(
     "copyto fill_diagonal put put_along_axis empty empty_like resize from_dlpack set_default_dtype"
-    " eig eigh eigvals cond lstsq fix angle heaviside cbrt real_if_close ldexp argwhere"
+    " modf eig eigh eigvals cond lstsq fix angle heaviside cbrt real_if_close ldexp argwhere"
     " searchsorted gcd lcm".split()
 )
 _NOT_OF_FLOATS = ("sign", "unique")  # NaN
@@ -57,10 +58,14 @@ _OF_COMPLEX = frozenset(
     "absolute abs real imag conj conjugate fft ifft fft2 ifft2 fftn ifftn irfft irfft2 irfftn hfft"
     " fftshift ifftshift getitem T transpose reshape ravel flatten copy concatenate stack".split()
 )
+_BEYOND = " with a number beyond the type"
 _NAMESPACES = ("numpy", "numpy.linalg", "numpy.fft")
 _MAKERS = ("array", "asarray", "asanyarray", "ascontiguousarray")
-_OPERANDS = {"where": 3, "clip": 3} | dict.fromkeys(
-    "einsum meshgrid broadcast_arrays atleast_1d atleast_2d atleast_3d".split(), 99
+# Of arrays, where they are not two; a later one may be what is written to.
+_OPERANDS = (
+    {"where": 3, "clip": 3}
+    | dict.fromkeys("conj conjugate isneginf isposinf".split(), 1)
+    | dict.fromkeys("einsum meshgrid broadcast_arrays atleast_1d atleast_2d atleast_3d".split(), 99)
 )
 _SHIFTS = ("lshift", "rshift", "left_shift", "right_shift")
 _POWERS = ("pow", "power")
@@ -298,7 +303,25 @@ def _ours(function: Any, name: str) -> Any:
     home, mine = (
         functools.reduce(getattr, module.split(".")[1:], root) for root in (np, torch._numpy)
     )
+    if function is np.median:
+        return _median
     return getattr(mine, name, None) if getattr(home, name, None) is function else None
+
+
+def _median(array: Any, axis: int | None = None, keepdims: bool = False) -> Any:
+    """torch's own gives NaN between a number and an infinity."""
+    if axis is None and array.ndim != 1:
+        if keepdims:
+            raise _Differs("keepdims without an axis")
+        array = array.ravel()
+    where = -1 if axis is None else axis
+    tensor = array.tensor if array.tensor.is_floating_point() else array.tensor.double()
+    ordered = torch.sort(tensor, dim=where).values
+    count = array.shape[where]
+    middle = ordered.narrow(where, (count - 1) // 2, 2 - count % 2)
+    last = ordered.narrow(where, count - 1, 1)
+    found = torch.where(last.isnan(), last, middle.mean(where, keepdim=True))
+    return _form_of(found if keepdims else found.squeeze(where))
 
 
 def attribute(recorder: Any, array: Any, name: str) -> Any:
@@ -390,13 +413,17 @@ def _with_form(recorder: Any, name: str, real: Any, ours: Any, args: Any, kwargs
 
 def _refused(name: str, ours: Any, args: Any, kwargs: Any) -> str:
     """Why the graph cannot have the call; it may write to what it is given."""
-    operands = _OPERANDS.get(name, 2)  # a later one may be what is written to
+    operands = _OPERANDS.get(name, 2)
     written = "out" in kwargs or any(map(_is_array, args[operands:]))
     if ours is None or written or any(isinstance(arg, torch.Tensor) for arg in args):
         return " of an array made of a tensor"
     kind = kwargs.get("kind") or next((each for each in args[1:] if type(each) is str), "")
     if name == "argsort" and kind not in ("stable", "mergesort"):
         return ", in which the order of equals is not determined"
+    if name in ("round", "around") and _kind(args[0]) in ("i", "u"):
+        return " of integers"
+    if name == "nan_to_num" and (len(args) > 1 or "copy" in kwargs):
+        return ", which may write to it"
     if name == "svd" and kwargs.get("compute_uv", True):
         return ", whose signs are not determined"
     kinds = {_kind(arg) for arg in args}
@@ -409,7 +436,7 @@ def _refused(name: str, ours: Any, args: Any, kwargs: Any) -> str:
     if name == "nonzero" or (name == "where" and len(args) == 1):
         return "" if args[0].ndim == 1 else " of several dimensions"
     if name in _COMPARING and not all(_fits(a, b) for a in args for b in args):
-        return " with a number beyond the type"
+        return _BEYOND
     if name in _MAKERS and type(args[0]) in (list, tuple) and not all(map(_is_array, args[0])):
         return " of a list of numbers made of tensors"
     whole = kinds <= set("iub")
@@ -659,7 +686,9 @@ def store(recorder: Any, array: Any, key: Any, value: Any) -> None:
         place, given = _given(recorder, key), _lasting(recorder, value, target)
         return lambda form: operator.setitem(form, place, given)
 
-    _write(recorder, array, real, ours)
+    fits = not _is_number(recorder, value) or _kind(array) not in ("i", "u")
+    fits = fits or np.can_cast(value.dtype, array.dtype)
+    _write(recorder, array, real, ours, "" if fits else _BEYOND)
 
 
 def update(recorder: Any, function: Any, array: Any, other: Any) -> Any:

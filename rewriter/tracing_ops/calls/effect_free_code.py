@@ -129,6 +129,54 @@ class ConstantReads:
         self.found.append((Attr(path, attribute), value))
 
 
+_WRAPPING = "__torch_dispatch__ __tensor_flatten__ __tensor_unflatten__ __new__ __init__".split()
+
+
+class WrapperReads(ConstantReads):
+    """Of a class of tensors that wraps others: what it does for an operator is done once, when a
+    graph is traced down to what it wraps. What torch's own classes do may be."""
+
+    def of_class(self, cls: type) -> None:
+        for name in _WRAPPING:
+            part = inspect.unwrap(getattr(cls, name))
+            part = getattr(part, "__func__", part)
+            if isinstance(part, types.FunctionType) and not is_torchs(part):
+                self.of_function(part)
+
+    def check(self, node: ast.AST, first: str | None, fn: types.FunctionType) -> None:
+        super().check(node, first, fn)
+        match node:
+            case (
+                ast.Attribute(value=ast.Name(id=owner))
+                | ast.Call(func=ast.Name(id="getattr"), args=[ast.Name(id=owner), *_])
+            ) if owner == first:
+                if fn.__name__ == "__torch_dispatch__":  # `first` is the class
+                    raise NotEffectFree(f"{fn.__qualname__} reads what the class holds")
+
+    def outside(self, fn: types.FunctionType, name: str) -> None:
+        value = lookup(fn, name)[1]
+        if name in ("getattr", "hasattr", "next", "iter"):
+            return
+        if not (isinstance(value, type) and issubclass(value, torch.Tensor)):
+            super().outside(fn, name)
+        elif not is_torchs(value) and value not in self._classes:
+            self._classes.add(value)
+            self.of_class(value)
+
+    def __init__(self, cls: type) -> None:
+        super().__init__()
+        self._classes = {cls}
+        self.of_class(cls)
+
+    def hold(self) -> bool:
+        """Whether the constants are what they were."""
+        return all(_now(path) is value for path, value in self.found)
+
+
+def _now(path: Any) -> Any:
+    return path.arg if path.base is None else path.fetch(_now(path.base))
+
+
 _known = weakref.WeakKeyDictionary[types.CodeType, tuple[ast.AST, set[str]]]()
 
 
