@@ -53,7 +53,7 @@ def _in_order(out: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
     return out if [*out.stride()] == strides else made.copy_(out)
 
 
-class Attention(Bodies):
+class AttentionNode(Bodies):
     """The first graph gives scores, the second one whether a place is seen."""
 
     __name__ = "flex_attention"

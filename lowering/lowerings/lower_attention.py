@@ -35,7 +35,7 @@ from ..targets.triton.triton_attention import (
     CHANGED,
     GIVEN,
     MOST_HEAD,
-    Attention,
+    AttentionSpec,
     backward,
     forward,
 )
@@ -77,7 +77,7 @@ def _forward(ctx: LoweringContext, node: Node, args: Sequence[Any], inner: Inner
     places = _Places(q, k, inner)
     made = {name: _result(ctx, value) for name, value in zip(names, results, strict=True)}
     tensors = {"q": q, "k": k, "v": v, **_blocks(block_mask, 2, _KINDS), **made}
-    what = Attention(
+    what = AttentionSpec(
         tensors,
         places.axes,
         (block_mask[-3], block_mask[-2]),
@@ -106,7 +106,7 @@ def _backward(ctx: LoweringContext, node: Node, args: Sequence[Any], inner: Inne
     given |= {"dlse": dlse} if dlse is not None else {}
     blocks = _blocks(block_mask, 2, _KINDS) | _blocks(block_mask, 6, _BACKWARD_KINDS)
     changed = places.score(score, of_score)
-    what = Attention(
+    what = AttentionSpec(
         {**given, **blocks, **made, "delta": delta},
         places.axes,
         (block_mask[-3], block_mask[-2]),
@@ -147,7 +147,7 @@ def _precision() -> str:
     return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
-def _check(ctx: LoweringContext, what: Attention) -> None:
+def _check(ctx: LoweringContext, what: AttentionSpec) -> None:
     """Raises Unsupported for what the kernels do not take."""
     q, k, v = (what.tensors[name] for name in "qkv")
     device = ctx.device_of(q)
@@ -164,7 +164,7 @@ def _check(ctx: LoweringContext, what: Attention) -> None:
         raise Unsupported("blocks of a number of places that 16 does not divide")
 
 
-def _call(ctx: LoweringContext, what: Attention, printed: Any, returned: int) -> None:
+def _call(ctx: LoweringContext, what: AttentionSpec, printed: Any, returned: int) -> None:
     """One call of the library, which launches the kernels. The first `returned` of what they make
     are results."""
     _check(ctx, what)
@@ -178,7 +178,7 @@ def _call(ctx: LoweringContext, what: Attention, printed: Any, returned: int) ->
     ctx.items.append(ExternCall(call, args, {}, tuple(made[:returned]), ctx.origin))
 
 
-def _variables(what: Attention) -> tuple[Var, ...]:
+def _variables(what: AttentionSpec) -> tuple[Var, ...]:
     """The sizes that only a call knows."""
     space = tuple(axis.size for axis in what.axes)
     steps = [n for r in what.tensors.values() for n in (*r.shape, *r.strides, r.offset)]

@@ -136,13 +136,13 @@ class Proofs:
         if ordered or not any(s.bare for s in sides):
             return ordered or self._written(sides, found)
         looks = self._first([e for e in found if e.what == LOOK])
-        if looks or self._held_here_alone(sides, nodes, targets):
+        if looks or self._has_one_name(sides, nodes, targets):
             return looks
         later = [e for e in found if e.what in (WRITE, UNKNOWN) and self._after(e)]
         why = self._first(later) or self._spoilt(found, self._given(targets))
         return why or self._outside(found, (WRITE, LOOK), ())
 
-    def _held_here_alone(self, sides: Sides, nodes: Sequence[ast.expr], targets: set[str]) -> bool:
+    def _has_one_name(self, sides: Sides, nodes: Sequence[ast.expr], targets: set[str]) -> bool:
         """Whether the choice takes the only name from each tensor that eager would keep: a write
         into a copy of it is seen by nobody else."""
         kept = [(s.kind, n) for s, n in zip(sides, nodes, strict=True) if s.bare]

@@ -244,7 +244,7 @@ def _attention(made, **shapes):
     row, column = (IndexValue(atom_index(axis)) for axis in axes[2:])
     given = Load(triton_attention.GIVEN, const(0))
     changed = Load(triton_attention.CHANGED, const(0))
-    return triton_attention.Attention(
+    return triton_attention.AttentionSpec(
         tensors,
         axes,
         block=(128, 128),

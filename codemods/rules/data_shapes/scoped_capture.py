@@ -206,16 +206,16 @@ def _as_operators(
         if left:
             made = _with(left[0], _operator(function, [f.line for f in left], context))
             rest = [f for f in found if _stands_in(f, function, context) and not _is_safe(f)]
-            if made.fix is not None and any(_breaks_beside(made.fix, f, context) for f in rest):
-                made = replace(made, fix=replace(made.fix, safety=Safety.UNSAFE, why=_BESIDE))
+            if made.fix is not None and any(_breaks_elsewhere(made.fix, f, context) for f in rest):
+                made = replace(made, fix=replace(made.fix, safety=Safety.UNSAFE, why=_ELSEWHERE))
             found = [made if f is left[0] else f for f in found]
     return found
 
 
-_BESIDE = "the graph breaks beside these statements, too"
+_ELSEWHERE = "the graph breaks beside these statements, too"
 
 
-def _breaks_beside(fix: Fix, finding: Finding, context: FileContext) -> bool:
+def _breaks_elsewhere(fix: Fix, finding: Finding, context: FileContext) -> bool:
     """Whether a safe fix leaves a graph break of its function outside of what it replaces."""
     if fix.safety is not Safety.SAFE or finding.level != ERROR or finding.code in RECOMPILES:
         return False

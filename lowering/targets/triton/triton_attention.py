@@ -35,7 +35,7 @@ Blocks = tuple[int, int, int, int]  # rows, columns, warps, stages
 
 
 @dataclasses.dataclass(frozen=True)
-class Attention:
+class AttentionSpec:
     """What the kernels compute: for each place of `axes` (batch, head, row, column), the user's
     `score`, of `GIVEN`, and `mask`; None for those that change nothing. `gradient`: of the score
     as it is given, of `CHANGED`. `tensors`: what the kernels take and make, by the names that the
@@ -113,13 +113,13 @@ _MOST_PLACES, _MOST_GRADIENTS = 64, 32
 _SUMS_BLOCKS = (32, LEAST, 4, 1)
 
 
-def forward(what: Attention, variables: Sequence[Var]) -> tuple[tuple[TritonKernel, ...], ...]:
+def forward(what: AttentionSpec, variables: Sequence[Var]) -> tuple[tuple[TritonKernel, ...], ...]:
     """Of each kernel of the forward, those that may be taken, the likeliest best first."""
     blocks = _fitting(_FORWARD_BLOCKS, what)
     return (tuple(_Kernel(what, variables, each).forward() for each in blocks),)
 
 
-def backward(what: Attention, variables: Sequence[Var]) -> tuple[tuple[TritonKernel, ...], ...]:
+def backward(what: AttentionSpec, variables: Sequence[Var]) -> tuple[tuple[TritonKernel, ...], ...]:
     """Of each kernel of the backward, in order, those that may be taken."""
     return (
         (_Kernel(what, variables, _SUMS_BLOCKS).row_sums(),),
@@ -128,7 +128,9 @@ def backward(what: Attention, variables: Sequence[Var]) -> tuple[tuple[TritonKer
     )
 
 
-def _fitting(table: Mapping[tuple[int, int], tuple[Blocks, ...]], what: Attention) -> list[Blocks]:
+def _fitting(
+    table: Mapping[tuple[int, int], tuple[Blocks, ...]], what: AttentionSpec
+) -> list[Blocks]:
     """Tiles that divide the blocks of the mask, and are no larger than what there is."""
     longest = max(hint(what.tensors[name].shape[3]) for name in "kv")
     length = next(length for length in (64, 128, MOST_HEAD) if longest <= length)
@@ -181,7 +183,7 @@ class _Kernel:
     """The text of one kernel. It is also what stands for the names in templates: `BM`, and
     `load_k_d_cols`, a tile of k with elements by columns."""
 
-    def __init__(self, what: Attention, variables: Sequence[Var], blocks: Blocks) -> None:
+    def __init__(self, what: AttentionSpec, variables: Sequence[Var], blocks: Blocks) -> None:
         self.what, self.variables, self.blocks = what, variables, blocks
         names = zip(("batch", "head", "row", "col"), what.axes, (1, 1, *blocks[:2]), strict=True)
         self.dims = [Dim(*each) for each in names]

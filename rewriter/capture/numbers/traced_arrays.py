@@ -47,7 +47,7 @@ _STATIC = frozenset(("dtype", "ndim", "itemsize", "__class__", "__array_priority
 _NO_FORM = frozenset(
     "copyto fill_diagonal put put_along_axis empty empty_like resize from_dlpack set_default_dtype"
     " modf eig eigh eigvals cond lstsq fix angle heaviside cbrt real_if_close ldexp argwhere"
-    " searchsorted gcd lcm".split()
+    " searchsorted gcd lcm convolve correlate pinv".split()
 )
 _NOT_OF_FLOATS = ("sign", "unique")  # NaN
 _NOT_OF_INTEGERS = ("quantile", "percentile")  # overflow between two of them
@@ -110,7 +110,7 @@ class _Differs(Exception):
 
 
 @dataclasses.dataclass(eq=False)
-class Traced:
+class TracedArray:
     """An array with its tensor. `mirrored`: a tensor, and its version, that has the memory: the
     array goes backwards through it, as no tensor can, and its own tensor is a copy."""
 
@@ -129,7 +129,7 @@ class Traced:
         return _form_of(self.tensor)
 
 
-def entry(recorder: Any, value: Any) -> Traced | None:
+def entry(recorder: Any, value: Any) -> TracedArray | None:
     """What the recording knows of an array."""
     return recorder.arrays.get(id(value)) if recorder.arrays else None
 
@@ -174,7 +174,7 @@ def of_tensor(recorder: Any, tensor: torch.Tensor) -> Any:
         view = torch.ops.aten.alias.default(tensor)
         recorder.with_memory(tensor, view)
         array = view.numpy()
-    return _remembered(recorder, Traced(array, view))
+    return _remembered(recorder, TracedArray(array, view))
 
 
 def of_argument(recorder: Any, value: Any) -> Any:
@@ -184,10 +184,10 @@ def of_argument(recorder: Any, value: Any) -> Any:
         return value
     importlib.import_module("torch._numpy")
     tensor = moving_arrays.as_input(recorder, value, moves=True)
-    return value if tensor is None else _remembered(recorder, Traced(value, tensor))
+    return value if tensor is None else _remembered(recorder, TracedArray(value, tensor))
 
 
-def _remembered(recorder: Any, made: Traced) -> Any:
+def _remembered(recorder: Any, made: TracedArray) -> Any:
     if not recorder.arrays:
         recorder.outcomes.append((0, Apply(_is_silent, ()), _is_silent()))
     recorder.arrays[id(made.array)] = made
@@ -217,7 +217,7 @@ def written(recorder: Any) -> bool:
         )
 
 
-def recipe(recorder: Any, made: Traced, of: Callable[[torch.Tensor], Recipe]) -> Recipe:
+def recipe(recorder: Any, made: TracedArray, of: Callable[[torch.Tensor], Recipe]) -> Recipe:
     """How a later call makes the array; the same for each place where it stands."""
     if made.mirrored is not None:
         raise CannotRebuild("an array that goes backwards through a tensor is returned or stored")
@@ -266,7 +266,7 @@ def as_tensor(recorder: Any, function: Any, array: Any, kwargs: dict[str, Any]) 
     return made.form().tensor.to(dtype, copy=True, memory_format=torch.contiguous_format)
 
 
-def _may_be_shared(made: Traced) -> bool:
+def _may_be_shared(made: TracedArray) -> bool:
     return made.mirrored is None and bool(made.array.flags.writeable)
 
 
@@ -532,24 +532,24 @@ def _form_of(tensor: torch.Tensor) -> Any:
     return form(tensor)
 
 
-def _entries(recorder: Any, values: Any) -> Iterator[Traced]:
+def _entries(recorder: Any, values: Any) -> Iterator[TracedArray]:
     for value in values:
         if type(value) in (tuple, list):
             yield from _entries(recorder, value)
         elif (made := entry(recorder, value)) is not None:
             yield made
         elif _is_number(recorder, value):
-            yield Traced(np.asarray(scalars.plain(value)), value.tensor)
+            yield TracedArray(np.asarray(scalars.plain(value)), value.tensor)
 
 
 # -- results
 
 
-def _with_tensor(recorder: Any, real: Any, made: Any, sources: list[Traced]) -> Any:
+def _with_tensor(recorder: Any, real: Any, made: Any, sources: list[TracedArray]) -> Any:
     if isinstance(real, tuple | list):
         if type(real) not in (tuple, list) or len(real) != len(made):
             raise _Differs(f"a {type(real)}")
-        _check_apart(real, sources)
+        _check_own_memory(real, sources)
         return type(real)(
             _with_tensor(recorder, a, b, sources) for a, b in zip(real, made, strict=True)
         )
@@ -559,12 +559,12 @@ def _with_tensor(recorder: Any, real: Any, made: Any, sources: list[Traced]) -> 
         raise _Differs(f"{type(made)} for {type(real)}")
     tensor = _of_same_type(recorder, made.tensor, np.asarray(real))
     if isinstance(real, np.generic):
-        tensor = _apart(recorder, tensor, sources)
+        tensor = _unshared(recorder, tensor, sources)
         return scalars.element_of(recorder, real, tensor)
     return _remembered(recorder, _in_memory(recorder, real, tensor, sources))
 
 
-def _check_apart(parts: Any, sources: list[Traced]) -> None:
+def _check_own_memory(parts: Any, sources: list[TracedArray]) -> None:
     """Of several results, each has memory of its own, or of one that was given."""
     own = [
         one
@@ -601,27 +601,29 @@ def _alike(one: Any, other: Any) -> bool:
         return bool(np.allclose(one, other, relative, absolute, equal_nan=True))
 
 
-def _in_memory(recorder: Any, real: Any, tensor: torch.Tensor, sources: list[Traced]) -> Traced:
+def _in_memory(
+    recorder: Any, real: Any, tensor: torch.Tensor, sources: list[TracedArray]
+) -> TracedArray:
     """The result where NumPy has it: in memory of its own, or in that of a source."""
     owner = next((each for each in sources if share_memory(real, each.array)), None)
     if owner is None and any(share_memory(real, each) for each in recorder.constant_arrays):
         raise _Differs("a view of an array that is no tensor's")
     if owner is None:
-        tensor = _in_layout(recorder, _apart(recorder, tensor, sources), real)
-        return Traced(_as_shown(recorder, tensor, real), tensor)
+        tensor = _in_layout(recorder, _unshared(recorder, tensor, sources), real)
+        return TracedArray(_as_shown(recorder, tensor, real), tensor)
     if owner.mirrored is not None:
-        return Traced(real, _apart(recorder, tensor, sources), owner.mirrored)
+        return TracedArray(real, _unshared(recorder, tensor, sources), owner.mirrored)
     if any(step < 0 for n, step in zip(real.shape, real.strides, strict=True) if n > 1):
-        tensor = _apart(recorder, tensor, sources)
+        tensor = _unshared(recorder, tensor, sources)
         with recorder.paused():
-            return Traced(real, tensor, (owner.tensor, owner.tensor._version))
+            return TracedArray(real, tensor, (owner.tensor, owner.tensor._version))
     with recorder.paused():
         address = real.__array_interface__["data"][0]
         placed = tensor.data_ptr() == address
     placed = placed and _steps(recorder, tensor) == _steps_of(real)
     if not placed:
         tensor = _on_memory(recorder, real, owner.tensor, address)
-    return Traced(_as_shown(recorder, tensor, real), tensor)
+    return TracedArray(_as_shown(recorder, tensor, real), tensor)
 
 
 def _as_shown(recorder: Any, tensor: torch.Tensor, real: Any) -> Any:
@@ -640,7 +642,7 @@ def _on_memory(recorder: Any, real: Any, owner: torch.Tensor, address: int) -> t
     return owner.as_strided(real.shape, steps, (address - start) // size)
 
 
-def _apart(recorder: Any, tensor: torch.Tensor, sources: list[Traced]) -> torch.Tensor:
+def _unshared(recorder: Any, tensor: torch.Tensor, sources: list[TracedArray]) -> torch.Tensor:
     """The tensor with memory of its own."""
     with recorder.paused():
         at = tensor.untyped_storage().data_ptr()
@@ -712,7 +714,7 @@ def update(recorder: Any, function: Any, array: Any, other: Any) -> Any:
     return array
 
 
-def _lasting(recorder: Any, value: Any, target: Traced) -> Any:
+def _lasting(recorder: Any, value: Any, target: TracedArray) -> Any:
     """An operand that the write to `target` does not change while it is read."""
     if any(share_memory(each.array, target.array) for each in _entries(recorder, (value,))):
         if entry(recorder, value) is None:
@@ -725,7 +727,7 @@ def _write(
     recorder: Any,
     array: Any,
     real: Callable[[Any], None],
-    ours: Callable[[Traced], Callable[[Any], None]],
+    ours: Callable[[TracedArray], Callable[[Any], None]],
     why: str = "",
 ) -> None:
     """Write to an array: by the operator that does so in the graph, tried on a copy first, so that
@@ -741,9 +743,9 @@ def _write(
 
 def _tried(
     recorder: Any,
-    made: Traced,
+    made: TracedArray,
     real: Callable[[Any], None],
-    ours: Callable[[Traced], Callable[[Any], None]],
+    ours: Callable[[TracedArray], Callable[[Any], None]],
 ) -> Callable[[Any], None] | None:
     """What writes to the array's tensor what NumPy would; None if nothing does."""
     crossed = (each for each in recorder.arrays.values() if each.mirrored is not None)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ....lowering.graph.attention_node import Attention, attend, indexed_by_tensors, mapped
+from ....lowering.graph.attention_node import AttentionNode, attend, indexed_by_tensors, mapped
 from ... import catalogue
 from ...capture.nested import plain_in
 from ...capture.node_arguments import as_nodes
@@ -27,7 +27,7 @@ def call(rec: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
         score, mask = _recorded(rec, query, score_mod, 0), _recorded(rec, query, block_mask[-1])
         with rec.paused():
             nodes = tuple(as_nodes(rec, each) for each in given)
-            target = Attention(score.graph_module(), mask.graph_module())
+            target = AttentionNode(score.graph_module(), mask.graph_module())
             captured = score.taken(), mask.taken()
             result = rec.once(target, (*captured, *plain_in(given)))
             bind(rec, target, (score.close(), mask.close(), *nodes), result)
