@@ -289,6 +289,7 @@ print(json.dumps(found))
 ONLY_HERE = {"id_", "hash_", "order_of_a_set", "address"}
 
 
+@pytest.mark.slow
 def test_kinds_of_programs(program):
     """Equal in each process. What another process sees otherwise, though no guard says so, is
     recorded in each."""

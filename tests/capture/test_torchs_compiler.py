@@ -36,6 +36,7 @@ def attend(q, k, v):
     return flex.flex_attention(q, k, v, score_mod=score, block_mask=mask).sin()
 
 
+@pytest.mark.slow
 def test_flex_attention_at_changing_lengths():
     compiled = dynfix.compile(attend, backend="eager")
     with torch.no_grad():

@@ -167,6 +167,7 @@ def test_sizes_of_heads_that_share_keys(size, kv_heads, kernels):
     assert {"forward", "backward"} <= {*kernels}
 
 
+@pytest.mark.slow
 def test_blocks_of_a_mask_that_is_an_argument_at_changing_lengths(kernels):
     """Queries are fewer than keys, transposed in memory, and blocks are small."""
 
@@ -188,6 +189,7 @@ def test_blocks_of_a_mask_that_is_an_argument_at_changing_lengths(kernels):
     assert len(kernels) <= 3
 
 
+@pytest.mark.slow
 def test_a_captured_parameter_has_a_gradient(kernels):
     table = torch.randn(HEADS, 80, requires_grad=True)
 
@@ -216,6 +218,7 @@ def test_what_the_kernels_do_not_take_is_computed_by_the_formula(kernels):
     assert not kernels
 
 
+@pytest.mark.slow
 def test_a_mask_by_batches_that_the_call_makes(kernels):
     """Which asks for positions in a loop that has no memory."""
 
