@@ -8,6 +8,8 @@ import sys
 import forked
 import pytest
 
+pytest.importorskip("torch")
+
 HELPER = """
 import torch
 
