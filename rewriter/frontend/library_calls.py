@@ -15,6 +15,7 @@ from torch.fx import Graph, Node
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ...lowering.fake_tensor_mode import PacedFakeMode
+from ...lowering.graph import graph_key
 from ...lowering.graph.graph_modules import forward_of, graph_module
 from ...lowering.graph.result_strides import NOTED
 from ...runtime import diagnostics
@@ -126,8 +127,8 @@ class Versions:
     """Something that is compiled for each kind of tensors that it meets, up to some number; `plain`
     serves the others."""
 
-    def __init__(self, plain: Program) -> None:
-        self._plain = plain
+    def __init__(self, segment: Segment, plain: Program) -> None:
+        self._segment, self._plain = segment, plain
         self._versions: list[tuple[Fits, Program]] = []
         self._lock = threading.Lock()
 
@@ -135,8 +136,9 @@ class Versions:
         for fits, program in self._versions:
             if fits(given):
                 return program(*given)
-        with self._lock:
-            program = self._another(given)
+        with self._lock:  # another thread may have built it meanwhile
+            found = (program for fits, program in self._versions if fits(given))
+            program = next(found, None) or self._another(given)
         return program(*given)
 
     def _another(self, given: Sequence[Any]) -> Callable[..., Any]:
@@ -149,8 +151,10 @@ class Versions:
         except Exception as error:
             known = isinstance(error, DynfixError)
             why = str(error) if known else f"{type(error).__name__}: {error}"
+            place = next(filter(None, graph_key.origins_of(self._segment.module)), "a graph")
             diagnostics.log.debug("a part of a graph runs in eager", exc_info=error)
-            diagnostics.warn_once("part", f"a part of a graph runs in eager: {why}", why)
+            said = f"{place}: a part of the graph runs in eager, for it cannot be compiled: {why}"
+            diagnostics.warn_once("part", said, why)
             program = self._plain
         self._versions.append((fits, program))
         return program
@@ -167,8 +171,8 @@ class PartProgram(Versions):
     __name__ = "part"
 
     def __init__(self, segment: Segment, options: Options, compile_part: Compile) -> None:
-        super().__init__(forward_of(segment.module))
-        self._segment, self._options, self._compile = segment, options, compile_part
+        super().__init__(segment, forward_of(segment.module))
+        self._options, self._compile = options, compile_part
         self._seen: list[Any] = []
 
     def _version(self, given: Sequence[Any]) -> tuple[Fits, Callable[[], Program]]:
@@ -213,8 +217,8 @@ class WrappedProgram(Versions):
     def __init__(
         self, segment: Segment, options: Options, plain: Program, compile_graph: Any
     ) -> None:
-        super().__init__(plain)
-        self._segment, self._options, self._compile = segment, options, compile_graph
+        super().__init__(segment, plain)
+        self._options, self._compile = options, compile_graph
 
     def _version(self, given: Sequence[Any]) -> tuple[Fits, Callable[[], Program]]:
         opaque = [each for each in given if isinstance(each, torch.Tensor) and is_opaque(each)]

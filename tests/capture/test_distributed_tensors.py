@@ -1,5 +1,10 @@
-"""Tensor parallelism: models on DTensors are one graph, with the moves between ranks in it. The
-process group is torch's fake one: every rank computes, and nothing is sent."""
+"""Tensor parallelism: models on DTensors are one graph, with the moves between ranks in it. In this
+process there is one rank; as a script, this file compares what several ranks compute."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import dynfix
 import pytest
@@ -19,15 +24,14 @@ if dist.is_available():
         SequenceParallel,
         parallelize_module,
     )
-    from torch.testing._internal.distributed.fake_pg import FakeStore
 
 SHAPES = ((4, 6), (4, 6), (2, 6), (4, 6), (2, 6))
 
 
 @pytest.fixture(scope="module")
 def mesh():
-    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
-    yield init_device_mesh("cpu", (2,))
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    yield init_device_mesh("cpu", (1,))
     dist.destroy_process_group()
 
 
@@ -103,9 +107,16 @@ def equal(got, wanted):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
+MADE = (parallel, along_the_sequence, Moves)
+
+
 @pytest.mark.parametrize("backend", ["eager", "native"])
-@pytest.mark.parametrize("make", [parallel, along_the_sequence, Moves])
+@pytest.mark.parametrize("make", MADE)
 def test_one_graph(mesh, make, backend):
+    compared(mesh, make, backend)
+
+
+def compared(mesh, make, backend):
     torch.manual_seed(0)
     dynfix.reset()
     eager, model = make(mesh), make(mesh)
@@ -146,3 +157,25 @@ def test_it_is_compiled_below_the_class(mesh):
             compiled(x)
     names = {event.name for event in seen.events()}
     assert "aten::native_layer_norm" not in names and "aten::gelu" not in names, names
+
+
+def test_two_ranks():
+    """Where tensors are split, and sums are over ranks."""
+    launch = "-m torch.distributed.run --standalone --nproc-per-node 2".split()
+    here = Path(__file__)
+    path = os.pathsep.join([str(here.parent), *sys.path])
+    done = subprocess.run(
+        [sys.executable, *launch, str(here)],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.count("equal") == 2 * len(MADE), done.stderr
+
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    for each in MADE:
+        compared(init_device_mesh("cpu", (2,)), each, "native")
+        print("equal", flush=True)
+    dist.destroy_process_group()
